@@ -28,7 +28,9 @@ $(STAMP): pyproject.toml constraints.txt
 run: setup ## Run Foliot's main job on the embedded default
 	@$(BIN)/python examples/tour.py
 
+# Tests start thousands of processes. Where Python may not write bytecode, each of them would compile Foliot anew.
 test: setup ## Run every test, with a real PostgreSQL and a real NATS server
+	@$(BIN)/python -m compileall -q src
 	@$(BIN)/pytest -n $(JOBS) --dist worksteal --randomly-seed=$(SEED)
 
 simulate: setup ## 10,000 seeds of each simulator; a failing one is printed with how to replay it

@@ -5,8 +5,9 @@
 
 Rounds of the two alternate, so that whatever else the machine does meets both; what is printed is the median over the
 pairs, and the smallest of all rounds. CPU time is that of the process per step, `loop` of it on the event loop's
-thread and `writer` on all others. The calls of functions per step, in Python and in C, are counted in a round of their
-own: they are the same on every machine and under every load.
+thread and `writer` on all others. On SQLite the bare loop with a group-committed journal (`peers/bare.py`) takes its
+turn too: `here / floor` is how far above it a step is. The calls of functions per step, in Python and in C, are counted
+in a round of their own: they are the same on every machine and under every load.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ CHILD = "--child"
 class Side:
     """One checkout: a process that does a round whenever it is told to."""
 
-    def __init__(self, root: Path, store: str) -> None:
+    def __init__(self, root: Path, store: str, *, floor: bool = False) -> None:
         environ = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root / 'benchmarks' / 'peers'}", "BENCH_STORE": store}
+        environ["BENCH_FLOOR"] = "1" if floor else ""
         command = [sys.executable, str(Path(__file__).resolve()), CHILD]
         self._process = subprocess.Popen(
             command, env=environ, cwd=tempfile.gettempdir(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -59,7 +61,11 @@ class Side:
 async def child() -> None:
     """Do the rounds that are asked for on standard input, with the packages of one checkout."""
     from harness import STEPS
-    from with_foliot import opened
+
+    if os.environ["BENCH_FLOOR"]:
+        from bare import durable as opened
+    else:
+        from with_foliot import opened
 
     async with opened() as run:
 
@@ -100,21 +106,31 @@ async def _counted(work: Any, steps: int) -> dict[str, float]:
     return {"python": calls["call"] / steps, "c": calls["c_call"] / steps}
 
 
-def compare(here: Side, other: Side, level: int, rounds: int) -> None:
+def compare(here: Side, other: Side, floor: Side | None, level: int, rounds: int) -> None:
+    sides = (here, other) if floor is None else (here, other, floor)
     for number in range(rounds):
-        for side in (here, other) if number % 2 else (other, here):
+        for side in sides if number % 2 else sides[::-1]:
             side.rounds.append(side.ask("time", level))
     print(f"{level} concurrent runs, {rounds} rounds; µs per step: median (smallest)\n")
-    print(f"{'':<8}{'other':>18}{'here':>18}{'here / other':>15}")
+    above = "" if floor is None else f"{'floor':>18}{'here / floor':>15}"
+    print(f"{'':<8}{'other':>18}{'here':>18}{'here / other':>15}{above}")
     for name in FIGURES:
-        cells = [[each[name] for each in side.rounds] for side in (other, here)]
-        shown = "".join(f"{f'{statistics.median(each):.0f} ({min(each):.0f})':>18}" for each in cells)
-        ratio = statistics.median(b / a for a, b in zip(*cells, strict=True)) if min(cells[0]) > 1 else 1.0
-        print(f"{name:<8}{shown}{ratio:>15.3f}")
+        now, was, least = ([each[name] for each in side.rounds] for side in (here, other, floor or other))
+        above = "" if floor is None else f"{_shown(least):>18}{_ratio(now, least):>15.3f}"
+        print(f"{name:<8}{_shown(was):>18}{_shown(now):>18}{_ratio(now, was):>15.3f}{above}")
     counts = [side.ask("count", level) for side in (other, here)]
     for kind, what in (("python", "calls"), ("c", "C calls")):
         was, now = (each[kind] for each in counts)
         print(f"{what:<8}{was:>18.0f}{now:>18.0f}{now / was:>15.3f}")
+
+
+def _shown(rounds: list[float]) -> str:
+    return f"{statistics.median(rounds):.0f} ({min(rounds):.0f})"
+
+
+def _ratio(now: list[float], was: list[float]) -> float:
+    """The median of the ratios of neighbours; 1 where there is next to nothing to compare with."""
+    return statistics.median(b / a for a, b in zip(was, now, strict=True)) if min(was) > 1 else 1.0
 
 
 def main() -> None:
@@ -126,12 +142,15 @@ def main() -> None:
     given = parser.parse_args()
     if not (given.other / "src" / "foliot").is_dir():
         raise SystemExit(f"{given.other} is no checkout of Foliot: it has no src/foliot")
-    sides = Side(HERE.parent.resolve(), given.store), Side(given.other.resolve(), given.store)
+    root = HERE.parent.resolve()
+    here, other = Side(root, given.store), Side(given.other.resolve(), given.store)
+    floor = Side(root, "", floor=True) if not given.store else None
     try:
-        compare(*sides, given.level, given.rounds)
+        compare(here, other, floor, given.level, given.rounds)
     finally:
-        for side in sides:
-            side.close()
+        for side in (here, other, floor):
+            if side is not None:
+                side.close()
     print(f"\nLoad of the machine at the end: {os.getloadavg()[0]:.1f}.")
 
 

@@ -1,4 +1,4 @@
-"""Load on an HTTP server: as many requests as its connections can carry, for some seconds.
+"""Load on an HTTP server: as many requests as its connections can carry, for some seconds; or so many requests.
 
 `wrk` when it is installed, otherwise a simple loop of our own in a process of its own. The second is slower than what
 it measures: good for comparing two servers, not for saying how fast one is.
@@ -46,6 +46,11 @@ def put_load(order: Order, *, connections: int, seconds: float) -> Load:
     return _by_wrk(order, connections, seconds) if shutil.which("wrk") else _by_ourselves(order, connections, seconds)
 
 
+def put_requests(order: Order, *, connections: int, requests: int) -> Load:
+    """So many requests, and no more. Always by a loop of our own: wrk cannot count."""
+    return _by_ourselves(order, connections, 0.0, requests)
+
+
 def generator() -> str:
     return "wrk" if shutil.which("wrk") else "a loop in Python, because wrk is not installed"
 
@@ -89,16 +94,18 @@ def _lua(order: Order) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _by_ourselves(order: Order, connections: int, seconds: float) -> Load:
-    words = [sys.executable, str(Path(__file__)), json.dumps(asdict(order)), str(connections), str(seconds)]
+def _by_ourselves(order: Order, connections: int, seconds: float, requests: int = 0) -> Load:
+    told = json.dumps(asdict(order))
+    words = [sys.executable, str(Path(__file__)), told, str(connections), str(seconds), str(requests)]
     return Load(**json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout))
 
 
 class _Loop:
     """The load of this process."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, requests: int) -> None:
         self._order = order
+        self._left = requests or None  # any number, for some seconds
         self._host, self._port, self._path = _parts(order.url)
         self._number = time.time_ns()
         self.taken: list[float] = []
@@ -113,7 +120,8 @@ class _Loop:
 
     async def _talk(self, until: float) -> None:
         reader, writer = await asyncio.open_connection(self._host, self._port)
-        while (begun := time.perf_counter()) < until:
+        while self._goes_on(until):
+            begun = time.perf_counter()
             writer.write(self._request())
             head = await reader.readuntil(b"\r\n\r\n")
             length = re.search(rb"(?i)content-length: (\d+)", head)
@@ -122,6 +130,12 @@ class _Loop:
             self.refused += head[9:10] not in (b"2", b"3")
         writer.close()
         await writer.wait_closed()
+
+    def _goes_on(self, until: float) -> bool:
+        if self._left is None:
+            return time.perf_counter() < until
+        self._left -= 1
+        return self._left >= 0
 
     def _request(self) -> bytes:
         self._number += 1
@@ -140,5 +154,6 @@ def _parts(url: str) -> tuple[str, int, str]:
 
 
 if __name__ == "__main__":
-    told, places, long = sys.argv[1:]
-    print(json.dumps(asdict(asyncio.run(_Loop(Order(**json.loads(told))).run(int(places), float(long))))))
+    told, places, long, count = sys.argv[1:]
+    loop = _Loop(Order(**json.loads(told)), int(count))
+    print(json.dumps(asdict(asyncio.run(loop.run(int(places), float(long))))))

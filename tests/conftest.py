@@ -25,6 +25,9 @@ from foliot.dev.postgres import Postgres
 from foliot.dev.session import ServiceSession
 from foliot.errors import FoliotError
 from foliot.sandbox.process import ProcessSandbox
+from foliot.store.sqlite import file as sqlite_file
+from tests import new_stores
+from tests.new_stores import NewFiles
 
 # How long something takes says nothing about whether it is right: machines are busy. `make test` plays the same
 # examples every time; `make chaos` looks for new ones, and what ever failed is kept in its test by `@example`.
@@ -100,6 +103,21 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def new_files() -> Iterator[NewFiles]:
+    """New SQLite files are copies of one: making each by all migrations would be most of what many tests do."""
+    files = NewFiles()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sqlite_file, "_migrate", files.migrate)
+        yield files
+
+
+@pytest.fixture
+def really_migrated(new_files: NewFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that are about the migrations: they make every SQLite file, and `postgres_url` is an empty database."""
+    monkeypatch.setattr(sqlite_file, "_migrate", new_files.migrate_really)
+
+
 @pytest.fixture
 def service_session(request: pytest.FixtureRequest) -> ServiceSession:
     if request.node.get_closest_marker("services") is None:
@@ -108,9 +126,10 @@ def service_session(request: pytest.FixtureRequest) -> ServiceSession:
 
 
 @pytest.fixture
-def postgres_url(service_session: ServiceSession) -> Iterator[str]:
-    """A fresh, empty database on the shared PostgreSQL, dropped after the test."""
-    yield from explained(service_session.database())
+def postgres_url(request: pytest.FixtureRequest, service_session: ServiceSession) -> Iterator[str]:
+    """A fresh database on the shared PostgreSQL, with the schema and nothing else in it; dropped after the test."""
+    model = None if "really_migrated" in request.fixturenames else new_stores.POSTGRES
+    yield from explained(service_session.database(model=model))
 
 
 @pytest.fixture

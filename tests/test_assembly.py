@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.errors import Denied
+from foliot.errors import Denied, NotFound
+from foliot.kernel.run.spec import RunSpec
 from foliot.resources.validate import validate_document
-from foliot.store.base import Document, Put
+from foliot.store.base import Delete, Document, Key, Put
 from foliot.tools.function import FunctionTool
 
 
@@ -84,3 +86,64 @@ async def test_an_endpoint_that_is_declared_is_looked_up_for_each_run(runtime) -
     await assembly.agent(agent)
     spec, _ = await assembly.prepare(agent)
     assert (await assembly.prepare(agent))[0] is not spec
+
+
+def shout(word: str) -> str:
+    """Say a word loudly."""
+    return word.upper()
+
+
+async def declared_clerk(runtime: Runtime, *tools: str) -> RunSpec:
+    await declare(runtime, "ModelEndpoint", "brain", provider="scripted", default_model="one", script=SCRIPT)
+    await declare(runtime, "Agent", "clerk", model_ref="brain", tools=list(tools))
+    assembly = runtime.inside._assembly
+    return await assembly.freeze(await assembly.agent("clerk"))
+
+
+async def test_runs_of_one_spec_share_their_tools_until_something_is_declared(runtime) -> None:
+    await declare(runtime, "Tool", "shout", type="function", function=f"{__name__}:shout", effect="read")
+    spec = await declared_clerk(runtime, "shout")
+    assembly = runtime.inside._assembly
+    first = await assembly.pipeline(spec)
+    assert await assembly.pipeline(spec) is first
+    assert await assembly.pipeline(replace(spec)) is not first, "an equal spec is another one"
+
+    await declare(
+        runtime, "Tool", "shout", type="function", function=f"{__name__}:shout", effect="read", risk_level="medium"
+    )
+    again = await assembly.pipeline(spec)
+    assert first.definitions["shout"].risk == "low"
+    assert again.definitions["shout"].risk == "medium"
+
+    key = Key("Tool", "default", "shout")
+    await assembly.resources.write([Delete(key)])
+    with pytest.raises(NotFound, match="shout"):
+        await assembly.pipeline(spec)
+
+
+async def test_a_tool_that_is_given_meanwhile_is_in_the_next_run_of_a_spec(runtime) -> None:
+    await declare(runtime, "Tool", "lookup", type="function", function=f"{__name__}:shout", effect="read")
+    spec = await declared_clerk(runtime, "lookup")
+    assembly = runtime.inside._assembly
+    before = await assembly.pipeline(spec)
+    assembly.given.register(given := lookup("0.1.0"))
+    after = await assembly.pipeline(spec)
+    assert after.entry("lookup").tool is given
+    assert before.entry("lookup").tool is not given
+
+
+async def test_what_goes_by_the_machine_is_looked_at_for_each_run(runtime) -> None:
+    spec = await declared_clerk(runtime, "bash")
+    assembly = runtime.inside._assembly
+    assert await assembly.pipeline(spec) is not await assembly.pipeline(spec)
+
+
+async def test_only_so_many_pipelines_are_kept(runtime, monkeypatch) -> None:
+    monkeypatch.setattr("foliot.runtime.assembly.MOST_PREPARED", 2)
+    spec = await declared_clerk(runtime, "submit_work")
+    assembly = runtime.inside._assembly
+    specs = [replace(spec) for _ in range(3)]
+    made = [await assembly.pipeline(each) for each in specs]
+    assert len(assembly._pipelines) == 2
+    assert await assembly.pipeline(specs[2]) is made[2]
+    assert await assembly.pipeline(specs[0]) is not made[0]

@@ -344,7 +344,8 @@ async def test_in_a_sandbox_there_is_all_of_python_and_a_program_is_run_once(run
 async def test_in_a_sandbox_errors_are_told_and_nothing_outside_is_reached(
     runtime: Runtime, program: str, said: str
 ) -> None:
-    answer = await sandboxed(runtime, program, timeout="2s")
+    # All others end by themselves, on a busy machine later than that.
+    answer = await sandboxed(runtime, program, timeout="2s" if "2 seconds" in said else "1m")
     assert answer.startswith("Error (execution_failed): ")
     assert said in answer
     assert len(answer) < 10_000

@@ -134,6 +134,20 @@ async def test_a_task_that_names_nobody_is_done_under_the_general_preset_with_al
     assert "DelegationPreset/general" in (await began(runtime, child.id)).definitions
 
 
+async def test_an_empty_declaration_is_one(runtime: Runtime) -> None:
+    result = await runtime.run(boss(Boss(delegating({"task": "a"})), delegation={}), "Go.")
+
+    (child,) = await children(runtime, result.run_id)
+    assert "DelegationPreset/general" in (await began(runtime, child.id)).definitions
+
+    kept = {"kind": "Agent", "metadata": {"name": "kept"}, "spec": {"model_ref": "m", "delegation": {}}}
+    for document in (kept, {**kept, "spec": {**kept["spec"], "prompt": "Help."}}):
+        await runtime.resources.apply([document])
+        assert (await runtime.resources.get("Agent", "kept"))["spec"]["delegation"] == {}
+    await runtime.resources.apply([{**kept, "spec": {"model_ref": "m"}}])
+    assert "delegation" not in (await runtime.resources.get("Agent", "kept"))["spec"]
+
+
 async def test_an_empty_list_leaves_no_tools_and_a_timeout_is_the_presets_own(runtime: Runtime) -> None:
     bare = {"name": "bare", "description": "Thinks.", "tools": [], "timeout": "30m"}
     agent = boss(Boss(delegating({"task": "a", "preset": "bare"})), delegation={"presets": [bare]})

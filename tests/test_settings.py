@@ -103,7 +103,9 @@ class TestStore:
 
         assert store == expected.format(cwd=tmp_path, parent=tmp_path.parent)
 
-    @pytest.mark.parametrize("text", ["mysql://h/db", "sqlite://", "sqlite:///", "sqlite:///:memory:", "postgresql://"])
+    @pytest.mark.parametrize(
+        "text", ["mysql://h/db", "sqlite://", "sqlite:///", "sqlite:///:memory:", ":memory:", "postgresql://"]
+    )
     def test_other_stores_are_refused_with_what_is_expected(self, text: str) -> None:
         with pytest.raises(UsageError, match="environment FOLIOT_STORE: ") as caught:
             load_settings({}, {"FOLIOT_STORE": text})

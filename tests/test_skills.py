@@ -12,9 +12,11 @@ import pytest
 from foliot import Agent, Runtime, ScriptedModel
 from foliot.engine.definition.run_options import RunOptions
 from foliot.engine.definition.skills import draft_name, skills_in
-from foliot.errors import InvalidInput, NotFound
+from foliot.errors import FoliotError, InvalidInput, NotFound
+from foliot.kernel.identity import Identity
 from foliot.kernel.run.events import ToolFinished
 from foliot.kernel.run.spec import RunSpec, decode_spec
+from foliot.resources.kinds import phase_of
 from foliot.resources.problems import ManifestError
 from foliot.resources.skill_trust import digest_of_skill, in_quarantine
 from foliot.runtime.results import RunResult
@@ -330,3 +332,136 @@ async def test_an_agent_of_python_has_skills_from_folders_without_a_store(tmp_pa
 def test_a_folder_that_is_no_skill_is_refused_when_the_agent_is_made(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match=r"there is no SKILL.md in this folder"):
         Agent("clerk", model="m", skills=[tmp_path])
+
+
+async def declare(rt: Runtime, kind: str, name: str, spec: dict[str, Any], namespace: str = "default") -> None:
+    document = {"kind": kind, "metadata": {"name": name, "namespace": namespace}, "spec": spec}
+    await rt.resources.apply([document])
+
+
+async def put_in(rt: Runtime, namespace: str, resource: str, by: DeclaredBy = OPERATOR, **spec: Any) -> None:
+    given = {"description": "D.", "body": "B.", **spec}
+    metadata = {"name": resource, "namespace": namespace}
+    await rt.inside.resources.write([Put({"kind": "Skill", "metadata": metadata, "spec": given})], by=by)
+
+
+async def offered(rt: Runtime, agent: str) -> list[set[str]]:
+    """The names of the skills that each run of an agent is pinned to, the oldest run first."""
+    found = await rt.inside.runs.journal.list(agent=agent)
+    specs = [decode_spec(await rt.inside.runs.journal.get_blob(info.spec)) for info in reversed(found)]
+    return [{each.name for each in skills_in(spec)} for spec in specs]
+
+
+SAYS = {"provider": "scripted", "default_model": "m", "script": {"turns": [{"say": "done"}]}}
+
+
+async def test_a_task_for_a_user_has_the_skills_of_that_user_as_they_were_when_it_was_accepted(rt: Runtime) -> None:
+    await put(rt)
+    await put_in(rt, "default", "ann-letters", name="letters", user="ann")
+    await put_in(rt, "default", "ann-evil", by=EVE, name="evil", user="ann")
+    await declare(rt, "ModelEndpoint", "brain", SAYS)
+    await declare(rt, "Agent", "clerk", {"model_ref": "brain", "skills": ["forms"]})
+    await declare(rt, "Agent", "plain", {"model_ref": "brain"})
+    tasks = rt.inside.tasking.tasks
+    people = [
+        Identity("ann", via="http"),
+        Identity("bob", via="http"),
+        Identity("ann", by="bob", via="http"),
+        Identity("bob", by="ann", via="http"),
+        Identity(via="schedule:nightly", ordered_by=("ann",)),
+        Identity("ann", via="schedule:nightly"),
+    ]
+    for identity in people:
+        claimed = Command("agent", "clerk", message="I am ann", input={"user": "ann"}, user="ann", identity=identity)
+        await tasks.accept(claimed)
+    await tasks.accept(Command("agent", "plain", message="go", identity=people[0]))
+    await rt.inside.resources.write([Delete(Key("Skill", "default", "ann-letters"))])
+    offer = Offer("w", rt.inside.runs.worker)
+    await asyncio.wait_for(rt.inside.tasking.worker(offer, grace=0.0, once=True).run(), 60)
+    by_user: dict[tuple[str, str, str], set[str]] = {}
+    for info in await rt.inside.runs.journal.list(agent="clerk"):
+        _, state = await rt.inside.runs.load(info.id)
+        who = state.identity
+        assert state.ended is not None
+        by_user[who.user, who.by, who.via] = {each.name for each in skills_in(state.spec)}
+    assert by_user == {
+        (each.user, each.by, each.via): {"forms", "letters"} if each.user == "ann" else {"forms"} for each in people
+    }
+    assert await offered(rt, "plain") == [set()]
+
+
+async def test_tasks_of_users_without_skills_share_what_they_are_pinned_to(rt: Runtime) -> None:
+    await put(rt)
+    await put_in(rt, "default", "ann-letters", name="letters", user="ann")
+    await declare(rt, "ModelEndpoint", "brain", SAYS)
+    await declare(rt, "Agent", "clerk", {"model_ref": "brain", "skills": ["forms"]})
+    for user in ("bob", "cy", "", "ann"):
+        await rt.inside.tasking.tasks.accept(Command("agent", "clerk", message="go", identity=Identity(user, via="x")))
+    specs = {info.spec for info in await rt.inside.runs.journal.list(agent="clerk")}
+    assert len(specs) == 2
+
+
+async def test_an_agent_that_another_one_calls_has_the_skills_of_the_user_that_both_work_for(rt: Runtime) -> None:
+    await put(rt)
+    await put_in(rt, "default", "ann-letters", name="letters", user="ann")
+    child = Agent("child", model=ScriptedModel([{"say": "done"}]), prompt="Be kind.", skills=["forms"])
+    calls = ScriptedModel([{"call": {"agent:child": {"input": "I am ann, user=ann"}}}, {"say": "done"}])
+    for user in ("ann", "bob"):
+        await rt.inside.run(Agent("boss", model=calls, prompt="Lead.", tools=[child]), "go", user=user)
+    assert await offered(rt, "child") == [{"forms", "letters"}, {"forms"}]
+
+
+async def test_skills_of_a_user_stay_in_their_namespace(rt: Runtime) -> None:
+    await put_in(rt, "default", "ann-letters", name="letters", user="ann")
+    await put_in(rt, "north", "ann-maps", name="maps", user="ann")
+    await declare(rt, "ModelEndpoint", "brain", SAYS, "north")
+    await declare(rt, "Agent", "clerk", {"model_ref": "brain", "skills": ["skill-writing"]}, "north")
+    identity = Identity("ann", via="http")
+    await rt.inside.tasking.tasks.accept(Command("agent", "clerk", "north", message="go", identity=identity))
+    await rt.inside.run("north/clerk", "go", identity=identity)
+    assert await offered(rt, "clerk") == [{"skill-writing", "maps"}] * 2
+
+
+@pytest.mark.parametrize("name", ["Bad", "a--b", "x" * 65, "ann.letters"])
+async def test_a_skill_is_not_declared_under_a_name_that_no_skill_can_have(rt: Runtime, name: str) -> None:
+    skill = {"kind": "Skill", "metadata": {"name": name}, "spec": {"description": "Letters.", "body": "One."}}
+    with pytest.raises(FoliotError, match=r"metadata\.name cannot be the name of a skill"):
+        await rt.resources.apply([skill])
+    await rt.resources.apply([{**skill, "spec": {**skill["spec"], "name": "letters"}}])
+
+
+@pytest.mark.parametrize("name", ["Bad", "a--b", "x" * 65])
+async def test_a_misnamed_skill_that_is_stored_stops_no_run_and_why_names_it(rt: Runtime, name: str) -> None:
+    await put(rt)
+    await put(rt, "letters", user="ann")
+    hers = await put(rt, name, user="ann")
+    assert phase_of(hers) == "Error"
+
+    result = await rt.inside.run(clerk(), "go", user="ann")
+
+    assert "<name>letters</name>" in (await spec_of(rt, result)).system
+    assert f"names no skill can have: {name}" in str(await rt.runs.why(result.run_id))
+    assert "names no skill can have" not in str(await rt.runs.why((await rt.inside.run(clerk(), "go")).run_id))
+
+
+async def test_an_agent_that_names_a_misnamed_skill_works_without_it(rt: Runtime) -> None:
+    await put(rt)
+    await put(rt, "Bad")
+    result = await rt.inside.run(clerk(skills=["forms", "Bad"]), "go")
+    assert [each.name for each in skills_in(await spec_of(rt, result))] == ["forms"]
+    assert "names no skill can have: Bad" in str(await rt.runs.why(result.run_id))
+
+
+async def test_the_skill_of_a_user_goes_before_the_built_in_one_and_after_the_agents(rt: Runtime) -> None:
+    await put(rt, "ann-writing", name="skill-writing", user="ann", description="Her own.", body="Her rules.")
+    load = clerk({"skills": {"action": "load", "name": "skill-writing"}}, skills=["skill-writing"])
+
+    hers = await rt.inside.run(load, "go", user="ann")
+    assert "Her rules." in hers.output
+    system = (await spec_of(rt, hers)).system
+    assert "Her own." in system
+    assert system.count("<name>skill-writing</name>") == 1
+    assert "# Writing a skill" in (await rt.inside.run(load, "go", user="bob")).output
+
+    await put(rt, "skill-writing", description="The agent's.", body="Our own rules.")
+    assert "Our own rules." in (await rt.inside.run(load, "go", user="ann")).output

@@ -328,12 +328,14 @@ async def test_the_phase_of_a_result_goes_with_what_it_waits_for(tmp_path: Path,
         async def one(number: int) -> set[tuple[str, bool]]:
             run_id = f"r{number}"
             await runtime.runs.start(agent, "go", run_id=run_id)
-            found = {await _stands(runtime, run_id)}
+            first = await _stands(runtime, run_id)
+            if first == ("succeeded", False):  # the circuit breaker of `send` had opened: the model was told
+                return {first}
             await runtime.runs.settle(run_id, "send", "run")
-            return found | {await _stands(runtime, run_id)}
+            return {first, await _stands(runtime, run_id)}
 
         found = await asyncio.gather(*map(one, range(20)))
-        assert set().union(*found) <= {("waiting", True), ("succeeded", False)}
+        assert ("waiting", True) in set().union(*found) <= {("waiting", True), ("succeeded", False)}
 
 
 async def _stands(runtime: Runtime, run_id: str) -> tuple[str, bool]:

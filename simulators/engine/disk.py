@@ -61,6 +61,7 @@ class ProcessJournal:
         phase: Phase | None = None,
         summary: dict[str, Any] | None = None,
         taken: Sequence[str] = (),
+        answered: Sequence[str] = (),
         due: float | None = None,
         in_transaction: TransactionBody | None = None,
     ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import replace
+
 from foliot.engine.driver.journal import signal
 from foliot.errors import FoliotError
 from foliot.kernel.messages import Message, Text, ToolResult
@@ -53,8 +55,9 @@ class People:
             if roll < 0.15:
                 self._send(run_id, CancelRequested("ann", "enough"))
             elif roll < 0.8:
-                mode = chance.choice(("steer", "followup", "interrupt", "queue"))
-                self._send(run_id, InputReceived(f"i{number}", Message("user", (Text("and this?"),)), mode, "ann"))
+                mode = chance.choice(("steer", "followup", "interrupt", "queue", "collect"))
+                said = InputReceived(f"i{number}", Message("user", (Text("and this?"),)), mode, "ann")
+                self._send(run_id, replace(said, said_at=world.now, debounce=0.5) if mode == "collect" else said)
             elif roll < 0.85:
                 self._send(run_id, QuestionAnswered(chance.choice(("c1", "c0_0")), chance.choice(("yes", "?")), "bob"))
             elif roll < 0.9:

@@ -25,6 +25,8 @@ from foliot.store import triggers
 from foliot.store.audit.log import append_records, prune_audit
 from foliot.store.base import Delete, Key, Put
 from foliot.store.channels import ChannelReaders, Outbox
+from foliot.store.folders import FolderKey, FolderMoved, SqlFolders
+from foliot.store.journal.base import LockingBody
 from foliot.store.ledger.budgets import Amount, BudgetAccount, Ceiling, PaidAct
 from foliot.store.ledger.tool_limits import LeaseRequest, ToolRate
 from foliot.store.queue import claims, queue, workers
@@ -39,13 +41,15 @@ from foliot.store.tasks import purge as purge_tasks
 from foliot.store.transaction import Tx, run
 from simulators.pairs.seats import Seat
 from simulators.pairs.seed import (
+    AGENT,
     ALIVE,
     ANCIENT,
     DEAD,
     GRANTS,
-    INBOX,
+    KEPT,
     LEASE,
     LIFE,
+    NO_TREE,
     NOW,
     PACE,
     Seed,
@@ -53,6 +57,7 @@ from simulators.pairs.seed import (
     ceilings,
     document,
     entry,
+    folder_change,
     new_run,
     offer,
     record,
@@ -185,6 +190,29 @@ async def _end_task(t: Tools) -> Any:
 @act("run.append.fail-task")
 async def _fail_task(t: Tools) -> Any:
     await t.end(t.seed.leases["held"], RunFailed("broken", "broken", "it broke"))
+
+
+@act("run.append.batch")
+async def _append_batch(t: Tools) -> Any:
+    """Appends that are one statement."""
+    leases = [t.seed.leases[name] for name in ("held", "busy")]
+    done = await asyncio.gather(*(t.journal.append(each, [entry(2)]) for each in leases), return_exceptions=True)
+    return [type(each).__name__ for each in done]
+
+
+@act("run.append.end-batch")
+async def _end_batch(t: Tools) -> Any:
+    """Ends of two tasks that share a transaction, and its statements."""
+    leases = [t.seed.leases[name] for name in ("held", "lapsed")]
+    ends = [(lease, *await t.ending(lease, RunSucceeded("done"))) for lease in leases]
+    done = await asyncio.gather(
+        *(
+            t.journal.append(lease, entries, phase="succeeded", summary={}, in_transaction=in_transaction)
+            for lease, entries, in_transaction in ends
+        ),
+        return_exceptions=True,
+    )
+    return [type(each).__name__ for each in done]
 
 
 @act("run.append.lapsed")
@@ -323,7 +351,7 @@ async def _hasten(t: Tools) -> Any:
 
 @act("task.purge")
 async def _purge_tasks(t: Tools) -> Any:
-    return await t.db.write(purge_tasks, BEFORE, 100)
+    return await purge_tasks(t.db, BEFORE, 100)
 
 
 @act("task.memory")
@@ -946,36 +974,36 @@ async def _purge_talks(t: Tools) -> Any:
 
 @act("talk.say.quiet")
 async def _say_quiet(t: Tools) -> Any:
-    told = await t.talks.say("quiet", said(t.who, "collect"), now=t.now, options=INBOX)
+    told = await t.talks.say("quiet", said(t.who, "collect"), now=t.now, agent=AGENT)
     return told.outcome
 
 
 @act("talk.say.same")
 async def _say_same_to_talk(t: Tools) -> Any:
-    return (await t.talks.say("lively", said("same", "followup"), now=t.now, options=INBOX)).outcome
+    return (await t.talks.say("lively", said("same", "followup"), now=t.now, agent=AGENT)).outcome
 
 
 @act("talk.say.lively")
 async def _say_lively(t: Tools) -> Any:
     for mode in ("followup", "steer"):
-        await t.talks.say("lively", said(f"{t.who}-{mode}", mode), now=t.now, options=INBOX)
+        await t.talks.say("lively", said(f"{t.who}-{mode}", mode), now=t.now, agent=AGENT)
 
 
 @act("talk.say.once.quiet")
 async def _say_once_quiet(t: Tools) -> Any:
     new = structs.replace(said("once", "followup"), once=MESSAGE)
-    return (await t.talks.say("quiet", new, now=t.now, options=INBOX)).again
+    return (await t.talks.say("quiet", new, now=t.now, agent=AGENT)).again
 
 
 @act("talk.say.once.lively")
 async def _say_once_lively(t: Tools) -> Any:
     new = structs.replace(said("once", "followup"), once=MESSAGE)
-    return (await t.talks.say("lively", new, now=t.now, options=INBOX)).again
+    return (await t.talks.say("lively", new, now=t.now, agent=AGENT)).again
 
 
 @act("talk.interrupt")
 async def _interrupt(t: Tools) -> Any:
-    return (await t.talks.say("lively", said(t.who, "interrupt"), now=t.now, options=INBOX)).outcome
+    return (await t.talks.say("lively", said(t.who, "interrupt"), now=t.now, agent=AGENT)).outcome
 
 
 @act("talk.drop")
@@ -986,6 +1014,11 @@ async def _drop_waiting(t: Tools) -> Any:
 @act("talk.drop.lively")
 async def _drop_offered(t: Tools) -> Any:
     await t.talks.drop_waiting("lively")
+
+
+@act("talk.invalidate")
+async def _invalidate_user(t: Tools) -> Any:
+    return await t.talks.invalidate(talk_place("quiet").namespace, talk_place("quiet").user)
 
 
 @act("talk.begin")
@@ -1024,3 +1057,50 @@ async def _add_asset(t: Tools) -> Any:
     asset = Asset(content_digest(ANCIENT), f"{t.who}.txt", len(ANCIENT), "text/plain")
     await SqlAssets(t.db).add("talk", asset, {asset.digest: ANCIENT}, now=t.now)
     return await t.journal.get_blob(asset.digest) == ANCIENT
+
+
+# --- folders of agents and users -----------------------------------------------------------------------------------
+
+
+async def _changed(t: Tools, body: LockingBody) -> str:
+    """A run that leaves something in a folder; whether it was what the change was worked out from."""
+    made = await t.journal.create(new_run(f"new-{t.who}", t.now), [entry(1)], worker=t.who, lease_until=t.now + LEASE)
+    assert made is not None, "it is claimed from birth"
+    try:
+        await t.journal.append(made, [entry(2)], in_transaction=body)
+    except FolderMoved:
+        return "moved"
+    return "kept"
+
+
+@act("folder.change")
+async def _change_folder(t: Tools) -> Any:
+    body = folder_change("ann", "life", content_digest(KEPT), t.who.encode(), f"new-{t.who}", t.now)
+    return await _changed(t, body)
+
+
+@act("folder.change.old-content")
+async def _change_folder_to_old(t: Tools) -> Any:
+    body = folder_change("ann", "life", content_digest(KEPT), ANCIENT, f"new-{t.who}", t.now)
+    return await _changed(t, body)
+
+
+@act("folder.begin")
+async def _begin_folder(t: Tools) -> Any:
+    return await _changed(t, folder_change("bob", "", NO_TREE, ANCIENT, f"new-{t.who}", t.now))
+
+
+@act("folder.lend")
+async def _lend_folder(t: Tools) -> Any:
+    await t.journal.create(new_run(f"new-{t.who}", t.now), [entry(1)])
+    lent = await SqlFolders(t.db).lend(FolderKey("default", "a", "ann"), f"new-{t.who}")
+    return None if lent is None else bool(await t.journal.get_blob(lent.tree, run_id=f"new-{t.who}"))
+
+
+@act("folder.delete")
+async def _delete_folder(t: Tools) -> Any:
+    try:
+        await SqlFolders(t.db).delete(FolderKey("default", "a", "ann"), in_transaction=_recorded)
+    except NotFound:
+        return "gone"
+    return "deleted"

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from foliot.bus.local import LocalTransport
 from foliot.engine.driver.ids import id_from
-from foliot.kernel.inbox import InboxOptions
 from foliot.kernel.messages import Message, ModelResponse, Text
 from foliot.kernel.run.codec import decode, encode, type_of
 from foliot.kernel.run.events import Event, InputMode, ModelResponded, RunClaimed, RunFailed, RunSucceeded, StepStarted
@@ -28,7 +27,8 @@ from foliot.store.access.users import SqlUsers
 from foliot.store.access.users import UserAccount as UserAccount
 from foliot.store.audit.log import SqlAuditLog
 from foliot.store.base import Database, Document, Put
-from foliot.store.journal.base import Entry, Lease, NewRun, TransactionBody
+from foliot.store.folders import FolderChange, FolderKey, change_body
+from foliot.store.journal.base import Entry, Lease, LockingBody, NewRun, TransactionBody
 from foliot.store.journal.database import SqlJournal
 from foliot.store.ledger.budgets import Amount, BudgetAccount, Ceiling, PaidAct, SqlBudgetLedger
 from foliot.store.ledger.tool_limits import LeaseRequest, SqlLimits, ToolRate
@@ -38,6 +38,7 @@ from foliot.store.queue.workers import register
 from foliot.store.resources.database import SqlResourceStore
 from foliot.store.sessions.base import NewInput, NewSession, Place
 from foliot.store.sessions.database import SqlSessions, begin_turn
+from foliot.store.sessions.inbox_rules import AgentObject
 from foliot.store.tasks import purge as purge_tasks
 from foliot.store.transaction import Tx, run
 from foliot.store.triggers import NewSlot, begin, decide, ensure_endpoint, take_event
@@ -55,8 +56,10 @@ ALIVE: Final = "here:1:1"
 DEAD: Final = "here:2:1"
 SPEC: Final = b'{"agent":"a","model":"simulated"}'
 ANCIENT: Final = b'{"agent":"a","model":"ancient"}'
+KEPT: Final = b"a folder that was kept"
+NO_TREE: Final = "sha256:" + "0" * 64
 PACE: Final = LoginPace(3, 10.0)
-INBOX: Final = InboxOptions(cap=2)
+AGENT: Final = AgentObject({"cap": 2})
 LIFE: Final = Lifetime(3600.0, 86400.0)
 GRANTS: Final = {"default": ("viewer",)}
 BOOKS: Final = tuple(BudgetAccount("default", f"book{number}", "2026") for number in range(3))
@@ -191,6 +194,7 @@ async def sow(database: Database) -> Seed:
     await _accounts(new)
     await _rest(old, new)
     await _talks(old, new)
+    await _folders(new)
     return seed
 
 
@@ -225,6 +229,21 @@ async def _tasks(old: Tools, new: Tools) -> None:
     leases["parked"] = parked
     leases["lapsed"] = await new.claim(await new.run_of("lapsed"), DEAD, NOW - 1)
     await new.end(await new.claim(await new.run_of("lettered")), RunFailed("broken", "broken", "it broke"))
+
+
+async def _folders(new: Tools) -> None:
+    lease = await new.journal.create(new_run("keeper", NOW), [entry(1)], worker=ALIVE, lease_until=NOW + LEASE)
+    assert lease is not None, "it was claimed from birth"
+    body = folder_change("ann", "", NO_TREE, KEPT, "keeper", NOW)
+    await new.journal.append(lease, [entry(2)], phase="succeeded", summary={}, in_transaction=body)
+
+
+def folder_change(user: str, life: str, before: str, content: bytes, run_id: str, at: float) -> LockingBody:
+    """A change that leaves this content in a folder, and nothing else."""
+    named = content_digest(content)
+    key, digests = FolderKey("default", "a", user), frozenset({named})
+    change = FolderChange(key, life, before, named, 1, len(content), digests, {named: content}, "life", run_id)
+    return change_body(change, at)
 
 
 async def _accounts(new: Tools) -> None:
@@ -266,7 +285,7 @@ async def _rest(old: Tools, new: Tools) -> None:
     claimed = await new.keys.claim("ann", "key", "request", now=NOW)
     assert isinstance(claimed, ClaimedKey), "nobody else is there"
     seed.claimed = claimed
-    await db.write(purge_tasks, 0.0, 1)
+    await purge_tasks(db, 0.0, 1)
 
 
 async def _talks(old: Tools, new: Tools) -> None:
@@ -275,15 +294,15 @@ async def _talks(old: Tools, new: Tools) -> None:
     for name, tools in (("quiet", new), ("lively", new), ("archived", old)):
         await talks.create(NewSession(name, talk_place(name)), now=tools.now)
     await talks.archive("archived", now=OLD)
-    await talks.say("quiet", said("first", "collect"), now=NOW, options=INBOX)
-    await talks.say("lively", said("first", "followup"), now=NOW, options=INBOX)
+    await talks.say("quiet", said("first", "collect"), now=NOW, agent=AGENT)
+    await talks.say("lively", said("first", "followup"), now=NOW, agent=AGENT)
     body = begin_turn(await talks.get("lively"), "turn", (1,), now=NOW, title="First")
     lease = await new.journal.create(
         new_run("turn", NOW), [entry(1)], worker=ALIVE, lease_until=NOW + LEASE, in_transaction=body
     )
     assert lease is not None, "it was claimed from birth"
     new.seed.leases["turn"] = lease
-    await talks.say("lively", said("second", "steer"), now=NOW, options=INBOX)
+    await talks.say("lively", said("second", "steer"), now=NOW, agent=AGENT)
 
 
 def talk_place(channel: str) -> Place:

@@ -48,8 +48,9 @@ def all_tables() -> frozenset[str]:
 
 @cache
 def footprint(query: str) -> Footprint:
-    """Returns the tables that the query of this name touches."""
-    return footprint_of(load()[query])
+    """Returns the tables that the query of this name touches, or of these names: several can be one statement."""
+    first, *more = query.split(" ")
+    return together(query.split(" ")) if more else footprint_of(load()[first])
 
 
 def footprint_of(text: str) -> Footprint:

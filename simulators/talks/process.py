@@ -167,6 +167,9 @@ class TalkProcess(Mortal):
             return
         await self.wake(run_id)
 
+    def agent_object(self, place: Place) -> None:
+        """Returns None: the agent is declared, if anything of it is."""
+
     async def check(self, namespace: str, agent: str, model: str) -> None:
         """Raises nothing: there is one agent."""
 

@@ -24,12 +24,16 @@ from foliot.engine.driver.runs import Runs
 from foliot.errors import Conflict, FoliotError, UsageError
 from foliot.kernel.inbox import MODES
 from foliot.kernel.run.codec import decode
-from foliot.kernel.run.events import CancelRequested
+from foliot.kernel.run.events import CancelRequested, Event
 from foliot.kernel.run.loop import fold
 from foliot.kernel.run.state import State
+from foliot.store.base import Key
+from foliot.store.journal.database import entry_of
 from foliot.store.journal.memory import MemoryJournal
+from foliot.store.resources.documents import key_text
 from foliot.store.sessions.base import Place, Said
 from foliot.store.sessions.database import input_id
+from foliot.store.transaction import Tx, run
 from simulators.engine.profiles import ANY, Profile
 from simulators.engine.report import Report
 from simulators.engine.virtual_loop import Stuck, VirtualLoop
@@ -123,8 +127,7 @@ class Talk:
     def _is_told_to_end(self, run_id: str) -> bool:
         """Whether a turn is over, or has been told to end, heard or not."""
         waiting = self.truth.read("signal_list", {"run_ids": json.dumps([run_id])})
-        events = self.truth.read("event_read", {"id": run_id, "after": 0, "count": 10_000})
-        facts = [decode(row["data"]) for row in (*waiting, *events)]
+        facts = [*(decode(row["data"]) for row in waiting), *(event for _, event in _facts(self.truth, run_id))]
         return any(isinstance(fact, CancelRequested) for fact in facts) or _state(self.truth, run_id).ended is not None
 
     def is_done(self, each: Utterance) -> bool:
@@ -143,7 +146,10 @@ def simulate(seed: int, profile: Profile | str = ANY) -> Report:
     loop = VirtualLoop(Random(f"{seed}/schedule"), latest=PATIENCE, most_callbacks=200_000)
     world = World(loop, chance, chosen, {}, MemoryJournal(), Runs)
     inbox = {"cap": chance.choice((2, 50)), "drop": chance.choice(("summarize", "old", "new")), "debounce": 0.5}
-    talk = Talk(world, chosen, Truth(), _utterances(chance), {"inbox": inbox})
+    declared = Random(f"{seed}/agent")  # says what the session leaves to it
+    own = {name: value for name, value in inbox.items() if declared.random() < 0.5}
+    talk = Talk(world, chosen, Truth(), _utterances(chance), {"inbox": own})
+    _declare(talk, declared)
     world.lease_of = talk.truth.lease_of
     quiet = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -157,6 +163,27 @@ def simulate(seed: int, profile: Profile | str = ANY) -> Report:
     found += [*world.history.problems, *loop.problems, *_judge(talk)]
     talk.truth.close()
     return Report(PROGRAM, seed, chosen, world.history, found, world.occasions, loop.callbacks)
+
+
+def _declare(talk: Talk, chance: Random) -> None:
+    """Declares the agent now, and again with other rules while people talk."""
+    given = {
+        "debounce": chance.choice(("0s", "500ms", "3s")),
+        "cap": chance.choice((1, 2, 50)),
+        "drop": chance.choice(("summarize", "old", "new")),
+    }
+    document = json.dumps({"spec": {"inbox": {name: each for name, each in given.items() if chance.random() < 0.8}}})
+    key = key_text(Key("Agent", PLACE.namespace, PLACE.agent))
+
+    def body() -> Tx[None]:
+        values = {"key": key, "version": 1, "document": document, "owners": "{}"}
+        if not (yield from run("resource_update", **values)):
+            place = {"kind": "Agent", "namespace": PLACE.namespace, "name": PLACE.agent}
+            yield from run("resource_insert", **values, **place)
+
+    talk.truth.write(body, (), {})
+    if not talk.world.over:
+        talk.world.later(chance.uniform(1.0, 8.0), lambda: _declare(talk, chance))
 
 
 def _profile_for(seed: int, name: str) -> Profile:
@@ -227,8 +254,12 @@ def _judge(talk: Talk) -> list[str]:
 
 
 def _state(truth: Truth, run_id: str) -> State:
-    events = truth.read("event_read", {"id": run_id, "after": 0, "count": 10_000})
-    return fold(SPEC, run_id, [(row["at"], decode(row["data"])) for row in events])
+    return fold(SPEC, run_id, _facts(truth, run_id))
+
+
+def _facts(truth: Truth, run_id: str) -> list[tuple[float, Event]]:
+    rows = truth.read("event_read", {"id": run_id, "after": 0, "count": 10_000})
+    return [(row["at"], decode(entry_of(row).data)) for row in rows]
 
 
 def _chain(turns: list[Any], states: list[State], head: str | None) -> list[str]:

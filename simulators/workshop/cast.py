@@ -71,7 +71,10 @@ class Troupe:
     async def version(self) -> Hashable:
         return 1
 
-    async def agent(self, namespace: str, name: str) -> tuple[RunSpec, str]:
+    async def has_skills(self, namespace: str, user: str, version: Hashable) -> bool:
+        return False
+
+    async def agent(self, namespace: str, name: str, *, user: str = "") -> tuple[RunSpec, str]:
         spec = RunSpec(
             name,
             "simulated",

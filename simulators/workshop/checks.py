@@ -22,6 +22,8 @@ from foliot.kernel.graph.events import (
 )
 from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import RunCancelled, RunDeadLettered, RunFailed, RunSucceeded
+from foliot.store.journal.packing import unpacked
+from foliot.store.tasks import fact_of
 from foliot.store.transaction import Row
 from foliot.work.tasks.base import Command
 from foliot.work.tasks.plan import Pinner, first_words, opening, unpack
@@ -43,7 +45,7 @@ def task_problems(
             yield f"task {name} was lost"
             continue
         row = found[0]
-        events = [(each["at"], decode_fact(each["data"])) for each in _events(truth, name, row)]
+        events = [(each["at"], decode_fact(fact_of(each))) for each in _events(truth, name, row)]
         facts = [fact for _, fact in events]
         yield from _history_problems(name, row, facts)
         lock = truth.read("task_lock", {"key": row["key"]})[0]
@@ -87,7 +89,8 @@ def run_problems(truth: Truth, commands: Mapping[str, Command]) -> Iterator[str]
         runs = truth.read("task_runs", {"namespace": "default", "name": name})
         for row in runs:
             entries = truth.read("event_read", {"id": row["run_id"], "after": 0, "count": 10_000})
-            ends = sum(isinstance(decode(entry["data"]), _RUN_ENDS) for entry in entries)
+            events = [unpacked(entry["type"], entry["data"], entry.get("pin") or b"") for entry in entries]
+            ends = sum(isinstance(decode(event), _RUN_ENDS) for event in events)
             if ends != 1:
                 yield f"run {row['run_id']} of {row['message']} ended {ends} times"
             if row["due_at"] is not None or row["held"] is not None:

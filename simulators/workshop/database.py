@@ -231,7 +231,11 @@ class Wire:
         if not self._process.dead and not done.done():
             done.set_exception(Unavailable(text))
 
-    async def wait_for_change(self, *, timeout: float) -> None:
+    def change_mark(self) -> object:
+        """Returns a mark of nothing: commits are not heard of."""
+        return None
+
+    async def wait_for_change(self, seen: object, *, timeout: float) -> None:
         await asyncio.sleep(timeout)
 
     def version(self) -> object | None:
@@ -241,6 +245,9 @@ class Wire:
     async def size(self) -> Size:
         """Returns a size of zero: the database is in memory."""
         return Size(0, 0, shrinks=True)
+
+    async def refresh_statistics(self) -> None:
+        pass
 
     async def shrink(self) -> int:
         return 0

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-
-import msgspec
+from typing import Final
 
 from foliot.engine.driver.journal import signal
 from foliot.errors import FoliotError
 from foliot.kernel.messages import Message, Text, ToolResult
 from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import InputReceived, RunWaiting, UnknownDecided
+from foliot.store.key_pages import NEWEST, keys_array
+from foliot.store.transaction import Row
 from simulators.workshop.database import Truth
 from simulators.workshop.process import Colleague
+
+_ANY_TASK: Final = {"lane": "", "after_time": 0.0, "before_time": 1e15, "archived": 1}
 
 
 class Caretaker:
@@ -31,11 +34,12 @@ class Caretaker:
         world = self._desk.world
         while True:
             await asyncio.sleep(2.0)
-            for row in self._truth.read("task_list", _everything()):
+            for row in reversed(self._all("task_keys_everywhere", "task_feed_tasks", **_ANY_TASK)):
                 if row["phase"] == "dead_lettered" and world.maybe(0.7):
                     await self._try(self._desk.tasks.requeue(row["namespace"], row["name"], by="ann"))
-            for row in self._truth.read("run_list", _waiting()):
-                await self._try(self._answer(row["id"]))
+            for row in self._all("run_keys_everywhere", "run_rows", private="", own=""):
+                if row["phase"] == "waiting":
+                    await self._try(self._answer(row["id"]))
 
     async def meddle(self, names: list[str]) -> None:
         """Cancel some of the tasks, at any moment."""
@@ -76,31 +80,12 @@ class Caretaker:
             told = signal(run_id, fact, world.now, signal_id=f"s{self._said}")
             await self._try(self._desk.journal.signal(told))
 
+    def _all(self, keys: str, rows: str, **params: object) -> list[Row]:
+        found = self._truth.read(keys, {"before": NEWEST, "count": 100, **params})
+        return self._truth.read(rows, {"keys": keys_array([row["key"] for row in found])})
+
     async def _try(self, asking: Awaitable[object]) -> None:
         try:
             await asking
         except FoliotError as error:
             self._desk.world.note(self._desk.name, "", f"is told  {error.code}")
-
-
-def _everything() -> dict[str, object]:
-    phases = msgspec.json.encode(["queued", "running", "succeeded", "failed", "cancelled", "dead_lettered"]).decode()
-    return {
-        "before": 2**62,
-        "namespace": "",
-        "target": "",
-        "lane": "",
-        "spawned_by": "",
-        "parent": "",
-        "after_time": 0.0,
-        "before_time": 1e15,
-        "archived": 1,
-        "phases": phases,
-        "labels": "[]",
-        "count": 100,
-    }
-
-
-def _waiting() -> dict[str, object]:
-    asked = {"before": "", "namespace": "", "agent": "", "phases": '["waiting"]', "count": 100}
-    return {**asked, "private": "", "own": ""}

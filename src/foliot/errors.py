@@ -13,6 +13,8 @@
     ├── SecretError             a secret cannot be sealed or opened; never carries the value
     │   └── SecretMissing       … what a resource names is not there, or may not be sent where it says: for its author
     └── Unavailable             a part that is needed does not answer; trying again may help
+        ├── ReadTooLong         … there is too much to look through: asking for less helps
+        └── TooManyReads        … others look through much at the moment: asking later helps
 
 Those that belong to a room are exported from `foliot`: `ManifestError`, `RunTaken`, `RunFailedError`, `InUse`,
 `FieldConflict`, `Held`, `ToolError`, `ModelError`.
@@ -96,3 +98,34 @@ class SecretMissing(SecretError):
 class Unavailable(FoliotError):
     code, http, exit_code = "unavailable", 503, 7
     retryable = True
+
+
+class ReadTooLong(Unavailable):
+    """A read was stopped at its deadline. The same again would take as long."""
+
+    code = "read_too_long"
+    retryable = False
+
+    @classmethod
+    def of(cls, query: str, seconds: float) -> ReadTooLong:
+        """The error for a query of the store, by its name."""
+        return cls(
+            f"the store has too much to look through: {query} was stopped after {seconds:.1f} s",
+            hint="ask for less: name a namespace, an agent, a phase or a label, or a smaller page",
+            query=query,
+        )
+
+
+class TooManyReads(Unavailable):
+    """A long read was not begun: others of its kind had all places, for as long as it could wait for one."""
+
+    code = "too_many_reads"
+
+    @classmethod
+    def of(cls, query: str, seconds: float) -> TooManyReads:
+        """The error for a query of the store, by its name."""
+        return cls(
+            f"the store is busy with other long reads: {query} could not begin within {seconds:.1f} s",
+            hint="try again in a moment; lists that name a namespace, an agent or a phase leave more room to others",
+            query=query,
+        )

@@ -120,7 +120,7 @@ class Place:
                 live, _ = await self.runtime.inside.tasking.tasks.list(phases=("queued", "running"), limit=50)
                 if not live and all(info.phase in TERMINAL or info.phase == "waiting" for info in infos):
                     break
-                await self.runtime.inside.tasking.database.wait_for_change(timeout=1.0)
+                await self.runtime.inside.next_change()()
         new = [info for info in infos if info.id not in self.known]
         self.known |= {info.id for info in new}
         return [(info.agent, (await self.runtime.inside.runs.load(info.id))[1].identity) for info in new]

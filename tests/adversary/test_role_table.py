@@ -114,7 +114,7 @@ async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
     """On SQLite, unless a test asks for PostgreSQL by its parameter."""
     granted = {
         "FOLIOT_TOOL_MODULES": "desk, acme.tools.*",
-        "FOLIOT_MCP_COMMANDS": "python, LANG=* npx -y @acme/search --root /srv, uvx acme-time *",
+        "FOLIOT_MCP_COMMANDS": "python, ZONE=* npx -y @acme/search --root /srv, uvx acme-time *",
         "FOLIOT_OUTBOUND_ALLOW": "10.1.0.0/16, intranet.example",
         "FOLIOT_WASM_MODULES": "/srv/modules, /opt/acme/resize.wasm",
         "FOLIOT_WASM_FOLDERS": "/srv/data",
@@ -829,19 +829,19 @@ GRANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
             "command": "npx -y @acme/search --root /srv",
             "env": [{"name": "NODE_OPTIONS", "value": "--require=/tmp/x"}],
         },
-        {**MCP, "command": "npx -y @acme/search --root /srv", "env": [{"name": "LANG", "value": "C"}]},
+        {**MCP, "command": "npx -y @acme/search --root /srv", "env": [{"name": "ZONE", "value": "C"}]},
     ),
     (
         "McpServer",
         "env.value",
         {**MCP, "command": "python", "env": [{"name": "PYTHONPATH", "value": "/tmp"}]},
-        {**MCP, "command": "npx -y @acme/search --root /srv", "env": [{"name": "LANG", "value": "C"}]},
+        {**MCP, "command": "npx -y @acme/search --root /srv", "env": [{"name": "ZONE", "value": "C"}]},
     ),
     (
         "McpServer",
         "env.secretRef",
         {**MCP, "command": "python", "env": [{"name": "TOKEN", "secretRef": "s"}]},
-        {**MCP, "command": "npx -y @acme/search --root /srv", "env": [{"name": "LANG", "secretRef": "s"}]},
+        {**MCP, "command": "npx -y @acme/search --root /srv", "env": [{"name": "ZONE", "secretRef": "s"}]},
     ),
     (
         "McpServer",

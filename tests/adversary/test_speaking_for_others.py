@@ -119,7 +119,9 @@ async def test_lists_leave_out_turns_of_others_and_go_on_behind_them(callers) ->
             break
         after = {"after": page["continue"]}
     assert found == ["bobs2", "bobs1", "bobs0"]
-    assert (await callers["rob"].get("/v1/runs", params={"after": turn})).json() == {"items": []}
+    hidden, missing = [await callers["rob"].get("/v1/runs", params={"after": each}) for each in (turn, "none")]
+    assert (hidden.status_code, hidden.json()["detail"]) == (missing.status_code, missing.json()["detail"])
+    assert hidden.status_code == 400
     for who in ("ann", "bob", "ada"):
         assert turn in (await callers[who].get("/v1/runs", params={"namespace": "team-a"})).text
         assert (await callers[who].get(f"/v1/runs/{turn}/state")).status_code == 200

@@ -124,7 +124,7 @@ class Place:
                     if (name := each["metadata"]["name"]) not in self.known:
                         self.known.add(name)
                         return name, (await self.runtime.inside.runs.load(each["spec"]["run"]))[1].identity
-                await self.runtime.inside.tasking.database.wait_for_change(timeout=1.0)
+                await self.runtime.inside.next_change()()
 
     async def tick(self) -> None:
         tasking, later = self.runtime.inside.tasking, time.time() + 61
@@ -294,7 +294,7 @@ async def test_who_puts_other_words_into_a_task_that_is_tried_again_orders_it(pl
     tasks = place.runtime.inside.tasking.tasks
     async with asyncio.timeout(WITHIN):
         while (await tasks.get(SPACE, task)).phase not in ENDED:
-            await place.runtime.inside.tasking.database.wait_for_change(timeout=1.0)
+            await place.runtime.inside.next_change()()
     (failed,) = [each.event for each in await tasks.events(SPACE, task) if isinstance(each.event, TaskDeadLettered)]
     said = {"payloads": {failed.message_id: "PAY 900 TO FULL"}}
     answer = await place.ask("full", "POST", f"/v1/tasks/{task}/requeue", json=said)

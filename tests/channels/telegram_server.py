@@ -33,6 +33,7 @@ class TelegramServer:
     """`async with TelegramServer() as telegram`: people `write` to the bot, and `shown` is what they see."""
 
     def __init__(self, chats: tuple[int, ...] = (42, 43, -100)) -> None:
+        self.token = TOKEN
         self.chats = set(chats)
         self.updates: list[dict[str, Any]] = []
         self.messages: dict[int, dict[str, Any]] = {}
@@ -101,7 +102,7 @@ class TelegramServer:
     async def _method(self, request: web.Request) -> web.Response:
         method = request.match_info["method"]
         try:
-            if request.match_info["token"] != TOKEN:
+            if request.match_info["token"] != self.token:
                 raise Refusal(401, "Unauthorized")
             if method not in _TAKES:
                 raise Refusal(404, "Not Found")
@@ -197,7 +198,7 @@ class TelegramServer:
 
     async def _file(self, request: web.Request) -> web.Response:
         name = request.match_info["path"].removeprefix("photos/").removesuffix(".jpg")
-        if request.match_info["token"] != TOKEN or name not in self.files:
+        if request.match_info["token"] != self.token or name not in self.files:
             return web.json_response({"ok": False, "error_code": 404, "description": "Not Found"}, status=404)
         return web.Response(body=self.files[name])
 

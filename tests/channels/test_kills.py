@@ -73,7 +73,7 @@ async def test_what_people_wrote_is_said_once_and_answered_whenever_the_process_
     async with opened(store_url, tmp_path, AGENTS, clock=lambda: time.time() + 3600.0) as runtime:
         async with kept(runtime) as keeper, taking_up(runtime, runtime.inside.background), asyncio.timeout(90):
             while len(done := await keeper.outbox.list("default", state="sent")) < len(numbers):
-                await runtime.inside.pause()
+                await runtime.inside.next_change()()
         assert await said(runtime) == [str(number) for number in numbers]
     assert len({delivery.run_id for delivery in done}) == len(numbers)
     assert len(telegram.shown) >= len(numbers)

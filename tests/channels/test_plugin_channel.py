@@ -65,7 +65,7 @@ async def test_the_channel_of_a_plug_in_takes_messages_and_delivers_answers(fold
                 if board.delivered:
                     break
                 await keeper.tick()
-                await runtime.inside.database.wait_for_change(timeout=0.05)
+                await runtime.inside.next_change()()
             assert board.delivered == ["Hi, Bob"]
             await runtime.plugins.reload()
             await keeper.tick()

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from foliot import Runtime, ScriptedModel
-from foliot.channels.base import Notification
-from foliot.channels.telegram import BUSY, UNREADABLE, TelegramChannel
+from foliot.channels.base import DeclaredChannel, DeliveryFailed, Notification
+from foliot.channels.keeper import ChannelKeeper
+from foliot.channels.telegram import BUSY, UNREADABLE, TelegramChannel, _Draft
 from foliot.kernel.messages import Media
 from foliot.kernel.routing import Address
+from foliot.store.base import Key
 from foliot.store.channels import ChannelReaders
-from tests.channels.kit import declare_bot, kept, opened
-from tests.channels.telegram_server import Refusal, TelegramServer
+from tests.channels.kit import declare, declare_bot, kept, opened
+from tests.channels.telegram_server import TOKEN, Refusal, TelegramServer
 
 DONE = [{"say": "Done."}] * 30
 
@@ -47,6 +49,80 @@ async def test_a_message_is_answered_where_it_came_from(runtime: Runtime, telegr
     assert await sessions(runtime) == ["helper:user:ann:private"]
 
 
+async def test_a_changed_token_is_that_of_the_next_request(runtime: Runtime, telegram: TelegramServer) -> None:
+    await declare_bot(runtime, telegram.url)
+    keeper = ChannelKeeper(runtime.inside, poll_seconds=0)
+    bot = await keeper.find("default", "bot")
+    assert isinstance(bot, TelegramChannel)
+    assert await bot.poll_once()
+    telegram.token = "123456:another-token-of-the-bot"
+    with pytest.raises(DeliveryFailed, match="Unauthorized"):
+        await bot.poll_once()
+    changed = base64.b64encode(f"{telegram.token}\n".encode()).decode()
+    await declare(runtime, "Secret", "bot", {"data": {"value": changed}})
+    assert await bot.poll_once()
+    assert await keeper.find("default", "bot") is bot
+
+    async def progress(receipt: str) -> bool:
+        return True
+
+    await bot.deliver(Notification("k", Address("bot", "42"), "With the new token.", (), "r", "", progress))
+    assert telegram.shown == ["With the new token."]
+    await keeper.close()
+
+
+async def test_a_bot_whose_secret_comes_later_begins_with_it(runtime: Runtime, telegram: TelegramServer) -> None:
+    await declare_bot(runtime, telegram.url, auth={"secretRef": "later"})
+    telegram.write("Hello")
+    async with kept(runtime):
+        async with asyncio.timeout(60):
+            while await phase(runtime) != "Error":
+                await runtime.inside.next_change()()
+        secret = base64.b64encode(TOKEN.encode()).decode()
+        await declare(runtime, "Secret", "later", {"data": {"value": secret}})
+        assert await telegram.seen(1) == ["Done."]
+        async with asyncio.timeout(60):
+            while await phase(runtime) != "Ready":
+                await runtime.inside.next_change()()
+
+
+async def phase(runtime: Runtime) -> str:
+    document = await runtime.inside.resources.get(Key("Channel", "default", "bot"))
+    return (document.get("status") or {}).get("phase", "")
+
+
+async def test_a_bot_without_its_secret_is_tried_again_only_when_a_secret_or_a_grant_has_changed(
+    runtime: Runtime, telegram: TelegramServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await declare_bot(runtime, telegram.url, auth={"secretRef": "later"})
+    keeper, tries = ChannelKeeper(runtime.inside, poll_seconds=0), list[str]()
+    looked_up = keeper._secret
+
+    async def counted(declared: DeclaredChannel) -> str:
+        tries.append(declared.name)
+        return await looked_up(declared)
+
+    monkeypatch.setattr(keeper, "_secret", counted)
+    for _ in range(3):
+        await keeper.tick()
+    assert (len(tries), await phase(runtime)) == (1, "Error")
+
+    await declare(runtime, "Agent", "unrelated", {"model_ref": "m", "prompt": "p"})
+    await keeper.tick()
+    assert len(tries) == 1
+
+    await declare(runtime, "Secret", "another", {"data": {"value": "aGVsbG8="}})
+    for _ in range(3):
+        await keeper.tick()
+    assert (len(tries), await phase(runtime)) == (2, "Error")
+
+    secret = base64.b64encode(TOKEN.encode()).decode()
+    await declare(runtime, "Secret", "later", {"data": {"value": secret}})
+    await keeper.tick()
+    assert await phase(runtime) == "Ready"
+    await keeper.close()
+
+
 async def test_nobody_speaks_who_is_not_listed(runtime: Runtime, telegram: TelegramServer) -> None:
     await declare_bot(runtime, telegram.url)
     telegram.write("/whoami", sender=43)
@@ -70,7 +146,7 @@ async def taken(runtime: Runtime, telegram: TelegramServer, number: int) -> None
     """Waits until the bot has confirmed an update."""
     async with asyncio.timeout(60):
         while telegram.confirmed <= number:
-            await runtime.inside.pause()
+            await runtime.inside.next_change()()
 
 
 async def test_commands_are_done_here_and_in_any_case(runtime: Runtime, telegram: TelegramServer) -> None:
@@ -144,10 +220,10 @@ async def test_a_429_is_waited_out_as_long_as_it_says(runtime: Runtime, telegram
     async with kept(runtime) as keeper:
         async with asyncio.timeout(60):
             while not (await keeper.outbox.list("default") or [None])[0] or telegram.refusals:
-                await runtime.inside.pause()
+                await runtime.inside.next_change()()
         (delivery,) = await keeper.outbox.list("default")
         while not delivery.error:
-            await runtime.inside.pause()
+            await runtime.inside.next_change()()
             (delivery,) = await keeper.outbox.list("default")
     assert delivery.state == "pending"
     assert delivery.due_at - delivery.created_at >= 37
@@ -162,7 +238,7 @@ async def test_a_delivery_that_can_never_succeed_is_given_up_and_the_run_knows_n
     telegram.write("Hello")
     async with kept(runtime) as keeper, asyncio.timeout(60):
         while not (failed := await keeper.outbox.list("default", state="failed")):
-            await runtime.inside.pause()
+            await runtime.inside.next_change()()
     assert "blocked by the user" in failed[0].error
     assert (await runtime.inside.runs.journal.get(failed[0].run_id)).phase == "succeeded"
 
@@ -174,7 +250,7 @@ async def test_a_wrong_token_is_reported_and_never_shown(
     async with kept(runtime) as keeper, asyncio.timeout(60):
         channel = await keeper.find("default", "bot")
         while not ((known := await keeper.readers.get(channel.declared.uid)) and known.error):
-            await runtime.inside.pause()
+            await runtime.inside.next_change()()
     assert "test-token" not in caplog.text + known.error
 
 
@@ -259,6 +335,33 @@ async def test_drafts_grow_at_most_once_a_second_and_become_the_answer(
             assert await telegram.seen(1) == [words]
     assert len(telegram.said("sendMessage")) == 1, "the draft was not made the answer"
     assert len(telegram.said("editMessageText")) <= 2
+
+
+async def test_a_draft_that_is_sent_while_its_delivery_is_taken_becomes_the_answer(
+    runtime: Runtime, telegram: TelegramServer
+) -> None:
+    await declare_bot(runtime, telegram.url)
+    keeper = ChannelKeeper(runtime.inside, poll_seconds=0)
+    bot = await keeper.find("default", "bot")
+    assert isinstance(bot, TelegramChannel)
+    noted: list[str] = []
+
+    async def progress(receipt: str) -> bool:
+        noted.append(receipt)
+        return True
+
+    draft = bot._drafted["r"] = _Draft()
+    delivering = asyncio.ensure_future(
+        bot.deliver(Notification("k", Address("bot", "42"), "All of it.", (), "r", "", progress))
+    )
+    await asyncio.sleep(0)
+    draft.number = await bot._api.send("42", "All ▌")
+    assert telegram.shown == ["All ▌"]
+    draft.ended.set()
+    await delivering
+    assert telegram.shown == ["All of it."]
+    assert f'"draft":{draft.number}' in noted[0], "another process would make it the answer too"
+    await keeper.close()
 
 
 async def test_a_message_that_meets_a_full_inbox_is_answered_and_the_next_one_is_taken(

@@ -31,11 +31,12 @@ class Receiver:
     def __init__(self) -> None:
         self.taken: list[tuple[str, dict[str, Any]]] = []
         self.failures: list[int] = []
+        self.key = KEY
         self._came = asyncio.Condition()
 
     async def take(self, request: web.Request) -> web.Response:
         body = await request.read()
-        verify(SCHEME, lowered(request.headers.items()), body, [KEY.encode()], time.time())
+        verify(SCHEME, lowered(request.headers.items()), body, [self.key.encode()], time.time())
         async with self._came:
             self.taken.append((request.headers["Idempotency-Key"], json.loads(body)))
             self._came.notify_all()
@@ -105,6 +106,17 @@ async def test_a_signed_message_is_said_and_its_answer_is_posted_signed(desk: De
     assert answer.json()["outcome"] == "direct"
     ((key, posted),) = await receiver.answers(1)
     assert (posted["user"], posted["text"], posted["id"]) == ("zoe", "Done.", key)
+
+
+async def test_a_changed_secret_holds_for_the_next_message_and_the_next_answer(desk: Desk, receiver: Receiver) -> None:
+    assert (await desk.post({"user": "zoe", "text": "Hello"})).status_code == 202
+    await receiver.answers(1)
+    receiver.key = KEY[::-1]
+    changed = base64.b64encode(receiver.key.encode()).decode()
+    await declare(desk.runtime, "Secret", "desk", {"data": {"value": changed}})
+    assert (await desk.post({"user": "zoe", "text": "Again"}, id="m2")).status_code == 401
+    assert (await desk.post({"user": "zoe", "text": "Again"}, id="m2", key=receiver.key)).status_code == 202
+    assert len(await receiver.answers(2)) == 2  # it checks the signature
 
 
 async def test_the_run_of_a_message_says_where_it_came_from(desk: Desk, receiver: Receiver) -> None:

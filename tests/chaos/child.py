@@ -1,6 +1,8 @@
 """The process that is killed: drives several runs at once on a real store, with tools that leave traces on disk.
 
-    python child.py <store> <effects file>
+    python child.py <store> <effects file> [keeper]
+
+The keeper's runs write into the folder of their user instead.
 
 Each line that it reads holds the ids of runs. For each it forks a process, which drives them: so the modules are
 imported once, not once for every life. The new process prints `ready <pid>` when it is about to work; the old one
@@ -17,9 +19,10 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from foliot import Agent, Runtime, ScriptedModel, tool
+from foliot.kernel.messages import ModelRequest
 from foliot.tools.base import Invocation, Tool
 
 # What every run does: reads, repeatable writes and charges, alone and side by side.
@@ -104,32 +107,56 @@ def clerk(effects: Path) -> Agent:
     )
 
 
-async def work(store: str, effects: Path, run_ids: list[str]) -> None:
-    agent = clerk(effects)
+def kept_by(run: str) -> list[tuple[str, str]]:
+    """What a run of the keeper writes into the folder of its user, in this order."""
+    return [
+        (f"data/{run}.md", "first"),
+        ("data/all.md", f"all {run}"),
+        (f"data/{run}/deep/b.md", f"deep {run}"),
+        (f"data/{run}.md", f"last {run}"),
+    ]
+
+
+def _keeps(request: ModelRequest) -> Any:
+    """Writes what the run of this name has to write; the name is what it was told."""
+    todo = kept_by(request.messages[0].text)
+    done = sum(message.role == "tool" for message in request.messages)
+    if done == len(todo):
+        return "all done"
+    path, content = todo[done]
+    return {"call": {"write": {"path": path, "content": content}}}
+
+
+def keeper() -> Agent:
+    return Agent("keeper", model=ScriptedModel(_keeps), tools=["write"], prompt="You keep what people say.")
+
+
+async def work(store: str, agent: Agent, run_ids: list[str]) -> None:
     async with Runtime(store) as runtime:
         say(f"ready {os.getpid()}")
-        await asyncio.gather(*(runtime.run(agent, "go", run_id=run, check=False) for run in run_ids))
+        runs = (runtime.run(agent, run, run_id=run, user="ann", check=False) for run in run_ids)
+        await asyncio.gather(*runs)
 
 
 def say(line: str) -> None:
     os.write(1, f"{line}\n".encode())  # whole, and unbuffered: nothing of it is printed again by a fork
 
 
-def live(store: str, effects: Path, run_ids: list[str]) -> int:
+def live(store: str, agent: Agent, run_ids: list[str]) -> int:
     """What a forked process does with its life; the exit code."""
     chance.seed()
     try:
-        asyncio.run(work(store, effects, run_ids))
+        asyncio.run(work(store, agent, run_ids))
     except BaseException:
         traceback.print_exc()
         return 1
     return 0
 
 
-def main(store: str, effects: Path) -> None:
+def main(store: str, agent: Agent) -> None:
     for line in sys.stdin:
         if (pid := os.fork()) == 0:
-            os._exit(live(store, effects, line.split()))
+            os._exit(live(store, agent, line.split()))
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         assert ended is not None
         say(f"ended {ended.si_status}")
@@ -138,4 +165,4 @@ def main(store: str, effects: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], keeper() if sys.argv[3:] == ["keeper"] else clerk(Path(sys.argv[2])))

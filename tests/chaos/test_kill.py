@@ -35,6 +35,8 @@ LONGEST_LIFE = 60.0
 class Chaos:
     """The parent: starts children, kills them, answers for what nobody saw, and keeps count."""
 
+    life = 0.06  # seconds that a child lives, on average
+
     def __init__(self, nursery: Process, effects: Path, runtime: Runtime, seed: int) -> None:
         self.nursery = nursery
         self.effects = effects
@@ -58,7 +60,7 @@ class Chaos:
         word, pid = await self.heard()
         assert word == "ready"
         # Short lives mostly, so that death comes at every stage; now and then one that is left to finish.
-        life = LONGEST_LIFE if self.chance.random() < 0.1 else self.chance.expovariate(1 / 0.06)
+        life = LONGEST_LIFE if self.chance.random() < 0.1 else self.chance.expovariate(1 / self.life)
         try:
             ended = await self.heard(life)
         except TimeoutError:
@@ -111,10 +113,10 @@ class Chaos:
 
 
 @asynccontextmanager
-async def opened_nursery(store: Path, effects: Path) -> AsyncIterator[Process]:
+async def opened_nursery(store: Path, effects: Path, *words: str) -> AsyncIterator[Process]:
     """The process that forks those that are killed."""
     nursery = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(CHILD), str(store), str(effects)), stdin=PIPE, stdout=PIPE, cwd=store.parent
+        *(sys.executable, str(CHILD), str(store), str(effects), *words), stdin=PIPE, stdout=PIPE, cwd=store.parent
     )
     try:
         yield nursery

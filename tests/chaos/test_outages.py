@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import apsw
 import pytest
@@ -116,7 +117,7 @@ async def test_a_disk_that_is_full_for_a_while_costs_only_that_while(
 ) -> None:
     """SQLite is told that it may not grow, while a result that needs room is on its way."""
     caplog.set_level(logging.INFO, "foliot.engine.driver.appends")
-    till = Till(says="x" * 30_000)
+    till = Till(says=Random(1).randbytes(30_000).hex())  # which cannot be packed into little
     agent = Agent("clerk", model=ScriptedModel(SCRIPT), tools=[till.pay])
     async with Runtime(tmp_path / "foliot.db", lease_seconds=LEASE_SECONDS) as runtime:
         running = asyncio.create_task(runtime.run(agent, "go", run_id="r1"))

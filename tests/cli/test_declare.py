@@ -536,3 +536,16 @@ def test_a_number_in_the_data_of_a_secret_is_sent_to_string_data(foliot, tmp_pat
     assert said.code == 5
     assert "stringData" in said.err + said.out
     assert "0043" not in said.err + said.out
+
+
+def test_rules_of_an_inbox_that_are_none_are_shown_where_they_stand(foliot, tmp_path):
+    (tmp_path / "a.yaml").write_text(
+        "kind: Agent\nmetadata: {name: a}\nspec:\n  model_ref: b\n  inbox:\n    cap: 0\n    drop: all\n"
+    )
+
+    said = foliot("validate", "-f", "a.yaml")
+
+    assert said.code == 5
+    assert "a.yaml:6:10: error: invalid spec.inbox.cap 0: expected >= 1" in said.err
+    assert "    6 |     cap: 0\n      |          ^" in said.err
+    assert "a.yaml:7:11: error: invalid spec.inbox.drop" in said.err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 MANIFEST = """\
@@ -33,6 +35,20 @@ def test_runs_that_ended_before_are_forgotten_and_resources_stay(foliot, parrot)
     assert (said.code, said.out) == (0, "1 run and 1 change forgotten\n")
     assert foliot("trace", "run-1").code == 3
     assert "parrot" in foliot("get", "agents").out
+
+
+def test_a_purge_of_one_namespace_is_refused_and_forgets_nothing(foliot, parrot) -> None:
+    said = foliot("purge", "--older-than", "0s", "-n", "team-a")
+    assert (said.code, "all namespaces" in said.err) == (2, True)
+    assert foliot("trace", "run-1").code == 0
+
+
+def test_the_audit_log_says_who_forgot_how_much(foliot, parrot) -> None:
+    foliot("purge", "--older-than", "0s", "--keep-changes", "1")
+    foliot("purge", "--older-than", "0s", "--keep-changes", "1")
+    (record,) = json.loads(foliot("audit", "list", "-A", "--outcome", "purged", "-o", "json").out)
+    assert (record["resource"]["runs"], record["resource"]["changes"]) == (1, 1)
+    assert record["decision"]["by"]
 
 
 def test_an_age_that_is_none_is_refused(foliot) -> None:

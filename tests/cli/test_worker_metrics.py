@@ -36,7 +36,7 @@ async def test_a_worker_process_is_scraped_while_it_works(home) -> None:
                 assert line, "the worker ended early"
                 address = re.search(r"http://\S+(?=/metrics)", line)
             async with ClientSession(address[0]) as client:
-                while 'foliot_worker_capacity{worker="w1"} 8.0' not in (text := await _get(client, "/metrics")):
+                while 'foliot_worker_capacity{worker="w1"} 64.0' not in (text := await _get(client, "/metrics")):
                     await asyncio.sleep(0.05)  # until it is registered; bounded by the timeout above
                 assert 'foliot_workers{state="ready"} 1.0' in text
                 assert 'foliot_transport_connected{transport="' in text

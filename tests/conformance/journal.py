@@ -325,6 +325,16 @@ class JournalConformance:
         assert await journal.alike("ab%", limit=9) == []
         assert [info.id for info in await journal.many(["b", "none", "ab2"])] == ["ab2", "b"]
 
+    async def test_every_way_to_a_run_names_the_spec_that_it_is_pinned_to(self, journal: Journal) -> None:
+        for run_id, spec in (("one", "sha256:11"), ("two", "sha256:22")):
+            await born(journal, run_id, spec=spec)
+
+        for run_id, spec in (("one", "sha256:11"), ("two", "sha256:22")):
+            ways = [await journal.get(run_id), await journal.find(run_id)]
+            ways += [*(await journal.alike(run_id, limit=1)), *(await journal.many([run_id]))]
+            ways += [info for info in await journal.list() if info.id == run_id]
+            assert [info.spec for info in ways] == [spec] * 5
+
     async def test_runs_that_ask_people_come_oldest_first_with_what_they_ask(self, journal: Journal) -> None:
         for n, reason in enumerate(("input", "timer", "approval", "input", "budget")):
             lease = await born(journal, f"r{9 - n}", namespace="team" if n == 3 else "default")

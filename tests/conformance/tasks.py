@@ -11,7 +11,7 @@ from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.graph.advance import decode_state, fold
 from foliot.kernel.graph.events import TaskCancelled, TaskDeadLettered, TaskSucceeded
-from foliot.kernel.run.codec import encode, type_of
+from foliot.kernel.run.codec import decode, encode, type_of
 from foliot.kernel.run.events import RunClaimed
 from foliot.models.base import ModelAuthError, ModelOverloaded
 from foliot.resources.references import Origin
@@ -138,6 +138,28 @@ class TasksConformance:
         await kit.work()
         assert isinstance(await kit.end_of(task.name), TaskSucceeded)
         assert [agent for agent, _ in kit.asked] == ["a", "b"]
+
+    async def test_what_a_run_stores_of_its_system_does_not_grow_with_the_agents_of_it(self, kit):
+        first: dict[int, list[Entry]] = {}
+        for size in (2, 60):
+            agents = [f"agent-{number:02}" for number in range(size)]
+            kit.definitions.systems[f"line-{size:02}"] = {"agents": agents}
+            kit.definitions.changes += 1
+            task = (await kit.accept(f"line-{size:02}", name=f"t-{size:02}")).task
+            kit.answer = lambda agent, told: "done"
+            await kit.work(rounds=2 * size)
+            runs = await kit.tasks.runs("default", task.name)
+            first[size] = [(await kit.journal.read(each["run_id"], limit=1))[0] for each in runs]
+            assert len(runs) == size
+            pins = [decode(entry.data).definitions for entry in first[size]]
+            assert pins == [
+                {f"Agent/{name}": f"sha256:{name}", f"AgentSystem/{task.target}": f"sha256:{task.target}"}
+                for name in agents
+            ]
+        # But for the words "go" and "done", that the first and all others are told.
+        assert {len(entry.data) for entry in first[60]} == {len(entry.data) for entry in first[2]}
+        plan = (await kit.tasks.ref("default", "t-60")).pinned.plan
+        assert len(plan.definitions) == 61, "the plan, which the task keeps, has them all"
 
     async def test_a_failure_is_tried_again_as_another_attempt_of_the_same_run(self, kit):
         answers = iter([ModelOverloaded("busy"), ModelOverloaded("busy"), "done"])
@@ -336,6 +358,96 @@ class TasksConformance:
         with pytest.raises(InvalidInput, match="phase: 'bored' is not one of"):
             await kit.tasks.list(phases=("bored",))
 
+    async def test_each_filter_finds_what_looking_at_all_tasks_finds(self, kit):
+        """Each has a query and an index of its own: none may see less than another, nor the same task twice."""
+        for number in range(27):
+            place = {
+                "namespace": "default" if number % 3 else "other",
+                "labels": {"team": "ab"[number % 2], "all": "yes"},
+            }
+            await kit.accept("line" if number % 4 else "fan", name=f"t{number}", **place)
+            if number % 6 == 5:
+                await kit.work()
+            elif number % 6 == 4:
+                await self._let_all_wait(kit)
+        for name in ("t20", "t21"):
+            space = "other" if name == "t21" else "default"
+            await kit.tasks.cancel(space, name, by="ann", reason="enough")
+        leases = await kit.claim(1)
+        assert leases, "one is held"
+        everything, _ = await kit.tasks.list(limit=200)
+        assert {"queued", "running", "waiting", "succeeded", "cancelled"} <= {task.phase for task in everything}
+
+        wholes = (
+            ("queued",),
+            ("running",),
+            ("waiting",),
+            ("cancelled",),
+            ("queued", "waiting"),
+            ("running", "succeeded"),
+        )
+        for namespace in (None, "default", "other"):
+            for phases in ((), *wholes):
+                for more in ({}, {"target": "fan"}, {"labels": {"team": "a"}}, {"labels": {"team": "b", "all": "yes"}}):
+                    expected = [
+                        task.name
+                        for task in everything
+                        if namespace in (None, task.namespace)
+                        and (not phases or task.phase in phases)
+                        and more.get("target") in (None, task.target)
+                        and more.get("labels", {}).items() <= task.labels.items()
+                    ]
+                    seen, cursor = [], None
+                    while True:
+                        page, cursor = await kit.tasks.list(
+                            namespace=namespace, phases=phases, limit=3, cursor=cursor, **more
+                        )
+                        seen += [task.name for task in page]
+                        if cursor is None:
+                            break
+                    assert seen == expected, (namespace, phases, more)
+
+    async def _let_all_wait(self, kit) -> None:
+        for lease in await kit.claim():
+            waiting = {"waiting": {"reason": "input", "until": None}}
+            await kit.journal.append(lease, [], phase="waiting", summary=waiting)
+
+    async def test_a_forgotten_task_is_found_by_none_of_its_labels(self, kit):
+        await kit.accept("line", name="t", labels={"team": "a", "n": "1"})
+        await kit.work()
+        await kit.tasks.delete("default", "t")
+        await kit.accept("line", name="t", labels={"team": "b"})
+
+        assert (await kit.tasks.list(labels={"team": "a"}))[0] == []
+        assert [task.labels for task in (await kit.tasks.list(labels={"team": "b"}))[0]] == [{"team": "b"}]
+
+    async def test_labels_that_look_alike_or_are_long_are_told_apart(self, kit):
+        long = "x" * 20_000
+        labels: list[dict[str, str]] = [{"a=b": "c", "a": "b=c"}, {"a": long}, {"a": long + "y"}]
+        for number, each in enumerate(labels):
+            await kit.accept("line", name=f"t{number}", labels=each)
+
+        async def named(**wanted: str) -> list[str]:
+            return [task.name for task in (await kit.tasks.list(labels=wanted))[0]]
+
+        assert [await named(**each) for each in labels] == [["t0"], ["t1"], ["t2"]]
+        assert await named(a="b=c") == await named(**{"a=b": "c"}) == ["t0"]
+        await kit.work()
+        await kit.tasks.delete("default", "t2")
+        assert [await named(**each) for each in labels] == [["t0"], ["t1"], []]
+
+    async def test_a_task_is_found_by_its_name_or_the_beginning_or_the_end_of_it(self, kit):
+        for name in ("report", "report-x7k2", "review-p9q1"):
+            await kit.accept("line", name=name)
+
+        assert (await kit.tasks.find("default", "report")).name == "report"
+        assert (await kit.tasks.find("default", "rev")).name == "review-p9q1"
+        assert (await kit.tasks.find("default", "x7k2")).name == "report-x7k2"
+        with pytest.raises(InvalidInput, match="several tasks"):
+            await kit.tasks.find("default", "re")
+        with pytest.raises(NotFound):
+            await kit.tasks.find("other", "report")
+
     async def test_what_is_stored_of_a_task_is_the_fold_of_its_facts(self, kit):
         await kit.accept("fan", name="t")
         await kit.work()
@@ -403,9 +515,9 @@ class TasksConformance:
         (lease,) = await kit.claim()
         await kit.performer.perform(lease)
         kit.now += 100
-        assert await kit.db.write(rows.purge, kit.now - 50, 10) == 1
-        assert await kit.db.write(rows.purge, kit.now - 50, 10) == 0
-        assert await kit.journal.purge(ended_before=kit.now - 50) == 2
+        assert await rows.purge(kit.db, kit.now - 50, 10) == (1, 2)
+        assert await rows.purge(kit.db, kit.now - 50, 10) == (0, 0)
+        assert await kit.journal.purge(ended_before=kit.now - 50) == 0
         assert [task.name for task in (await kit.tasks.list())[0]] == ["live"]
         await kit.work()
         assert isinstance(await kit.end_of("live"), TaskSucceeded)

@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 
 import apsw
+import asyncpg
 import msgspec
 import pytest
 
@@ -20,7 +21,7 @@ from foliot.kernel.messages import Usage
 from foliot.resources.validate import validate_document
 from foliot.store import queries
 from foliot.store.audit.chain import ChainHead, linked
-from foliot.store.audit.log import AuditFilter, SqlAuditLog
+from foliot.store.audit.log import AuditFilter, SqlAuditLog, append_records
 from foliot.store.base import Put
 from foliot.store.open import open_database
 from foliot.store.sqlite.database import SqliteDatabase
@@ -516,6 +517,44 @@ async def test_who_decided_about_a_call_is_written_too(path, decision, outcomes)
     assert decided["call_id"] == asked["call_id"]
     assert [each["outcome"] for each in found if each["moment"] in ("admitted", "finished")] == outcomes
     assert (await log.verify()).broken is None
+    await database.close()
+
+
+async def test_two_who_write_in_turns_and_a_third_within_a_transaction_make_one_chain(database) -> None:
+    first, second = SqlAuditLog(database), SqlAuditLog(database)
+    number = 0
+    for log, times in ((first, 3), (second, 2), (first, 1), (second, 1), (first, 3)):
+        for _ in range(times):
+            number += 2
+            await log.append([entry(number - 1), entry(number)], told=False)
+    await database.write(append_records, [entry(number + 1)])
+    await first.append([entry(number + 2)], told=False)
+    told = await first.append([entry(number + 3)])
+
+    assert [each.seq for each in told] == [number + 3]
+    assert await first.verify() == await second.verify()
+    assert (await first.verify()).broken is None
+    assert [each.body["call_id"] for each in reversed(await first.find(AuditFilter(), limit=100))] == [
+        f"c{each}" for each in range(1, number + 4)
+    ]
+
+
+@pytest.mark.services
+async def test_on_postgresql_who_writes_alone_needs_one_statement(postgres_url, monkeypatch) -> None:
+    database = await open_database(postgres_url)
+    log, asked = SqlAuditLog(database), []
+    await log.append([entry(1)], told=False)
+    await log.append([entry(2)], told=False)  # nobody else has written meanwhile
+    fetch, execute = asyncpg.Connection.fetch, asyncpg.Connection.execute
+    monkeypatch.setattr(asyncpg.Connection, "fetch", lambda self, text, *a: asked.append(text) or fetch(self, text, *a))
+    monkeypatch.setattr(
+        asyncpg.Connection, "execute", lambda self, text, *a: asked.append(text) or execute(self, text, *a)
+    )
+    await log.append([entry(3), entry(4)], told=False)
+    monkeypatch.undo()
+
+    assert len([text for text in asked if "pg_notify" not in text]) == 1
+    assert (await log.verify()).records == 4
     await database.close()
 
 

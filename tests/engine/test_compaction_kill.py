@@ -63,10 +63,16 @@ async def conversation(rt: Runtime, folder: Path, how: str) -> str:
     return (await rt.inside.run(clerk, "last", run_id="turn-last", after=after)).run_id
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.services)])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "foliot.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+
+
 @pytest.mark.parametrize("how", ["size", "asked"])
-async def test_after_a_kill_the_conversation_goes_on_and_nothing_is_lost_or_doubled(tmp_path: Path, how: str) -> None:
+async def test_after_a_kill_the_conversation_goes_on_and_nothing_is_lost_or_doubled(
+    tmp_path: Path, store: str, how: str
+) -> None:
     (tmp_path / "die").touch()
-    store = str(tmp_path / "foliot.db")
     died = subprocess.run(
         [sys.executable, "-c", DIES, store, str(tmp_path), how],
         timeout=110,

@@ -266,11 +266,14 @@ async def crashed_in_a_call(engine: Engine) -> None:
     driver = await engine.runs.start(engine.spec, (user_message("go"),), run_id="r1")
     hold = asyncio.Event()
 
-    async def never(*args) -> None:
-        hold.set()
-        await asyncio.Event().wait()
+    class Stuck(Driver):
+        __slots__ = ()
 
-    driver._call = never  # the tool never acts
+        async def _call(self, *args) -> None:
+            hold.set()
+            await asyncio.Event().wait()
+
+    driver.__class__ = Stuck  # the tool never acts
     task = asyncio.create_task(driver.drive())
     await until(hold)
     task.cancel()

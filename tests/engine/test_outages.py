@@ -92,7 +92,7 @@ def test_worlds_in_which_an_append_is_tried_only_once_are_told_apart(monkeypatch
 
 def test_worlds_in_which_a_lease_has_no_end_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Driver, "_lapsed", lambda self, slept: None)
-    monkeypatch.setattr(Driver, "_holds", lambda self: True)  # each step of a call asks for itself too
+    monkeypatch.setattr(Driver, "holds", lambda self: True)  # each step of a call asks for itself too
     assert any(facts(simulate(seed, "blackouts"))["acted without a lease"] for seed in range(100))
 
 
@@ -280,7 +280,7 @@ def test_an_append_that_is_never_answered_does_not_let_other_calls_go_on() -> No
         task = await shop.begin()
         await asyncio.sleep(100.0)
         shop.journal.silent = True
-        shop.engine.runs.local("r1")._taken.append("a signal")  # something to write, while the tool is at work
+        shop.engine.runs.local("r1")._taken += ("a signal",)  # something to write, while the tool is at work
         shop.engine.runs.local("r1")._wake()
         await asyncio.sleep(31.0)
         assert len(shop.stopped) == 1

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.engine.driver.journal import signal
+from foliot.engine.driver.runs import user_message
 from foliot.errors import Conflict, InvalidInput
-from foliot.kernel.messages import Message, Text
+from foliot.kernel import inbox
+from foliot.kernel.inbox import MODES
+from foliot.kernel.messages import Message, ModelRequest, Text
+from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import CancelRequested, InputReceived, RunCreated, ToolFinished
 from foliot.runtime.inputs import RunInput
+from foliot.runtime.results import RunFailedError
 from foliot.store.journal.base import NewRun
-from foliot.store.sessions.base import NewInput
-from foliot.store.sessions.run_inputs import RunInputs
+from foliot.store.queue.placement import Offer
+from foliot.store.sessions import run_inputs
+from foliot.store.sessions.base import InboxFull, NewInput
+from foliot.store.sessions.run_inputs import RunInputs, restarting
+from foliot.work.tasks.base import Command
 
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.services)])
@@ -30,7 +41,7 @@ async def rt(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Ru
 class Held:
     """A run that stands in a call of its tool until the gate opens."""
 
-    def __init__(self, rt: Runtime, *, steps: int = 50) -> None:
+    def __init__(self, rt: Runtime, *, steps: int = 50, inbox: dict[str, Any] | None = None) -> None:
         self.gate, self.started, self.stopped = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.rt = rt
 
@@ -45,7 +56,7 @@ class Held:
 
         script = {"turns": [{"call": "hold"}], "otherwise": {"say": "heard {input}"}}
         limits = {"max_steps": steps}
-        self.agent = Agent("holder", model=ScriptedModel(script), tools=[hold], limits=limits)
+        self.agent = Agent("holder", model=ScriptedModel(script), tools=[hold], limits=limits, inbox=inbox or {})
 
     async def __aenter__(self) -> Held:
         self.task = asyncio.create_task(self.rt.run(self.agent, "go", run_id="r1"))
@@ -80,6 +91,48 @@ async def test_what_is_collected_is_answered_together(rt: Runtime) -> None:
             await rt.runs.say("r1", word, mode="collect")
         await held.end()
     assert await answers(rt, "r1") == ["heard go", "heard two"]
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.services)])
+async def test_what_is_collected_waits_for_the_silence_that_the_agent_declares(
+    request: pytest.FixtureRequest, tmp_path: Path, store: str
+) -> None:
+    url = {"memory": "memory:", "sqlite": str(tmp_path / "foliot.db")}.get(store)
+    late = 0.0
+    async with Runtime(url or request.getfixturevalue("postgres_url"), clock=lambda: time.time() + late) as rt:
+        async with Held(rt) as held:
+            held.agent.document["spec"]["inbox"] = {"debounce": "1h"}
+            await rt.runs.say("r1", "one", mode="collect")
+            held.gate.set()
+            while (row := await rt.inside.runs.journal.get("r1")).phase != "waiting":
+                await asyncio.sleep(0)
+            assert row.summary["waiting"]["reason"] == "collecting"
+            assert (await rt.runs.say("r1", "two", mode="collect")).outcome == "queued"
+            while len([e for _, e in await rt.inside.runs.facts("r1") if isinstance(e, InputReceived)]) < 2:
+                await asyncio.sleep(0)
+            assert await answers(rt, "r1") == ["heard go"]
+            late = 3601.0
+            assert (await asyncio.wait_for(held.task, 60)).output == "heard two"
+        assert await answers(rt, "r1") == ["heard go", "heard two"]
+        assert (await rt.inside.replay("r1")).difference is None
+
+
+async def test_a_declared_agent_says_how_long_its_runs_collect(rt: Runtime) -> None:
+    if not rt.inside.keeps:
+        pytest.skip("nothing is declared in memory")
+    spec = {"model_ref": "brain", "inbox": {"debounce": "7s"}}
+    brain = {"provider": "scripted", "script": {"otherwise": "x"}}
+    await rt.resources.apply([{"kind": "ModelEndpoint", "metadata": {"name": "brain"}, "spec": brain}])
+    await rt.resources.apply([{"kind": "Agent", "metadata": {"name": "clerk"}, "spec": spec}])
+    await rt.run("clerk", "go", run_id="r0")
+    info = await rt.inside.runs.journal.get("r0")
+    first = await rt.inside.runs.journal.read("r0", limit=1)
+    await rt.inside.runs.journal.create(NewRun("r1", "default", "clerk", info.spec, 0.0), first)  # nobody drives it
+    said = NewInput("i1", "collect", Message("user", (Text("one"),)), "sha256:00")
+    await RunInputs(rt.inside.database).say("r1", said, now=5.0)
+    (heard,) = [decode(each.data) for each in await rt.inside.runs.journal.signals(["r1"])]
+    assert isinstance(heard, InputReceived)
+    assert (heard.said_at, heard.debounce) == (5.0, 7.0)
 
 
 async def test_an_interrupt_stops_a_tool_that_never_returns(rt: Runtime) -> None:
@@ -229,3 +282,138 @@ async def test_nothing_is_acknowledged_by_a_run_that_is_being_cancelled(rt: Runt
     said = NewInput("k", "followup", Message("user", (Text("then"),)), "digest")
     with pytest.raises(Conflict, match="being cancelled"):
         await RunInputs(rt.inside.database).say("r1", said, now=0.0)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_nothing_is_said_to_a_run_of_an_archived_task(tmp_path: Path, restarted: bool) -> None:
+    async with Runtime(str(tmp_path / "foliot.db")) as rt:
+        await rt.resources.apply(
+            [
+                {
+                    "kind": "ModelEndpoint",
+                    "metadata": {"name": "brain"},
+                    "spec": {"provider": "scripted", "script": {"turns": [], "otherwise": "heard {input}"}},
+                },
+                {"kind": "Agent", "metadata": {"name": "clerk"}, "spec": {"model_ref": "brain"}},
+            ]
+        )
+        await rt.tasks.submit(Command("agent", "clerk", message="one", name="t"))
+        offer = Offer("w", rt.inside.runs.worker)
+        await asyncio.wait_for(rt.inside.tasking.worker(offer, grace=0.0, once=True).run(), 60)
+        (run,) = await rt.inside.runs.journal.list(agent="clerk")
+        before = [run.id]
+        if restarted:
+            said = await rt.runs.say(run.id, "two", mode="followup", key="k")
+            await rt.runs.wait(said.run.id)
+            before.append(said.run.id)
+            task = await rt.tasks.get("t")
+            assert (said.outcome, task.phase) == ("restarted", "succeeded"), "the task stays as it ended"
+        await rt.tasks.archive("t")
+        with pytest.raises(Conflict, match="task t is archived"):
+            await rt.runs.say(run.id, "three", mode="followup")
+        body = restarting(run.id, run.key, NewInput("x", "followup", user_message("x"), "d"), "new", now=1.0)
+        with pytest.raises(Conflict, match="task t is archived"):  # archived since it was looked at
+            await rt.inside.database.write(body)
+        assert {each.id for each in await rt.inside.runs.journal.list(agent="clerk")} == set(before)
+        if restarted:
+            again = await rt.runs.say(run.id, "two", mode="followup", key="k")
+            assert (again.outcome, again.again, again.run.id) == ("restarted", True, before[1])
+
+
+async def heard(rt: Runtime, count: int) -> None:
+    """Returns when the run has so many inputs in its journal: from then on no signal counts them."""
+    driver = rt.inside.runs.local("r1")
+    async with asyncio.timeout(60):
+        while driver is None or len(driver.state.inputs) < count or await rt.inside.runs.journal.signals(["r1"]):
+            await asyncio.sleep(0)
+
+
+async def test_what_a_run_has_heard_and_not_answered_still_fills_its_inbox(
+    rt: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "MOST_WAITING", 4)
+    monkeypatch.setattr(run_inputs, "MOST_WAITING", 4)
+    async with Held(rt, inbox={"cap": 4}) as run:
+        for n, mode in enumerate(("followup", "collect", "steer", "steer-backlog")):
+            await rt.runs.say("r1", f"m{n}", mode=mode, key=f"k{n}")
+        await heard(rt, 4)
+        for mode in MODES:
+            with pytest.raises(InboxFull, match="input queue is full"):
+                await rt.runs.say("r1", "too much", mode=mode)
+        assert (await rt.runs.say("r1", "m0", mode="followup", key="k0")).again, "what was taken is still known"
+        run.gate.set()
+        result = await run.task
+    asked = [message.text for message in result.messages if message.role == "user"]
+    assert sorted(asked) == ["go", "m0", "m1", "m2", "m3", "m3"]
+    assert (await rt.runs.say("r1", "next", mode="followup")).outcome == "restarted"
+
+
+async def test_answered_inputs_make_room(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "MOST_WAITING", 2)
+    monkeypatch.setattr(run_inputs, "MOST_WAITING", 2)
+    begun, gate = asyncio.Queue[str](), asyncio.Semaphore(0)
+
+    async def answer(request: ModelRequest) -> str:
+        begun.put_nowait(request.messages[-1].text)
+        await gate.acquire()
+        return "done"
+
+    task = asyncio.create_task(rt.run(Agent("slow", model=ScriptedModel(answer), inbox={"cap": 2}), "go", run_id="r1"))
+    async with asyncio.timeout(60):
+        assert await begun.get() == "go"
+        for n in range(2):
+            await rt.runs.say("r1", f"m{n}", mode="followup")
+        for n in range(2, 6):
+            await heard(rt, 2)
+            with pytest.raises(InboxFull):
+                await rt.runs.say("r1", "too much", mode="followup")
+            gate.release()
+            assert await begun.get() == f"m{n - 2}"
+            await rt.runs.say("r1", f"m{n}", mode="followup")
+        for _ in range(3):
+            gate.release()
+        await task
+
+
+async def test_the_bytes_that_wait_for_a_run_are_limited(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "MOST_BYTES", 1000)
+    async with Held(rt):
+        await rt.runs.say("r1", "x" * 600, mode="followup")
+        await heard(rt, 1)
+        with pytest.raises(InboxFull):
+            await rt.runs.say("r1", "y" * 600, mode="followup")
+        with pytest.raises(InvalidInput, match="1,000,001 characters"):
+            await rt.runs.say("r1", "z" * 1_000_001, mode="followup")
+
+
+@pytest.mark.parametrize(("drop", "refuses"), [("new", True), ("old", False), ("summarize", False)])
+async def test_the_cap_of_an_agent_refuses_and_takes_nothing_back(rt: Runtime, drop: str, refuses: bool) -> None:
+    async with Held(rt, inbox={"cap": 1, "drop": drop}) as run:
+        await rt.runs.say("r1", "first", mode="followup")
+        await heard(rt, 1)
+        if refuses:
+            with pytest.raises(InboxFull):
+                await rt.runs.say("r1", "second", mode="followup")
+            await rt.runs.say("r1", "second", mode="queue")
+        else:
+            await rt.runs.say("r1", "second", mode="followup")
+        run.gate.set()
+        result = await run.task
+    assert [each.text for each in result.messages if each.role == "user"] == ["go", "first", "second"]
+
+
+async def test_an_ended_run_keeps_no_second_copy_of_what_it_did_not_answer(tmp_path: Path) -> None:
+    async with Runtime(str(tmp_path / "foliot.db")) as rt:
+        with contextlib.suppress(RunFailedError):
+            async with Held(rt, steps=1):
+                await rt.runs.say("r1", "left", mode="followup")
+                await heard(rt, 1)
+        ended = await rt.inside.runs.journal.get("r1")
+        assert ended.phase == "failed"
+        key = ended.key
+        (row,) = await rt.inside.database.read("inbox_list", owner_kind="run", owner=key, after=0, count=9)
+        assert (row["status"], row["message"]) == ("consumed", None)
+        said = await rt.runs.say("r1", "again", mode="followup")
+        _, state = await rt.inside.runs.load(said.run.id)
+        assert state.created is not None
+        assert [each.text for each in state.created.input][-2:] == ["left", "again"]

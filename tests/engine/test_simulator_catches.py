@@ -47,6 +47,8 @@ def breaks(
 
 
 class ActsFirst(Driver):
+    __slots__ = ()
+
     async def _start_calls(self, action: CallTools) -> None:
         admitted, refused = await admit_calls(self._tools, self.state, action)
         for fact in refused:
@@ -62,6 +64,8 @@ def test_a_tool_that_acts_before_its_start_is_durable_is_caught() -> None:
 
 
 class WritesLate(Driver):
+    __slots__ = ()
+
     async def _write(self, phase: Any = None) -> None:
         if phase is not None or not self.state.asking or self.state.spent.steps == 0:
             await super()._write(phase)
@@ -87,6 +91,8 @@ def test_a_finished_step_that_runs_again_is_caught() -> None:
 class Optimist(Driver):
     """Takes it that what a dead worker had started did not happen."""
 
+    __slots__ = ()
+
     def _record(self, event: Any) -> None:
         super()._record(event)
         if isinstance(event, RunClaimed):
@@ -99,6 +105,8 @@ def test_a_once_effect_that_happens_twice_is_caught() -> None:
 
 
 class NewKeys(Driver):
+    __slots__ = ()
+
     async def _start_calls(self, action: CallTools) -> None:
         calls = tuple(replace(call, key=f"{call.key}#{call.attempt}") for call in action.calls)
         await super()._start_calls(replace(action, calls=calls))
@@ -109,6 +117,8 @@ def test_a_repeat_under_another_key_is_caught() -> None:
 
 
 class EndsTwice(Driver):
+    __slots__ = ()
+
     async def _write(self, phase: Any = None) -> None:
         if phase in TERMINAL:
             self._entries.append(replace(self._entries[-1], seq=self._entries[-1].seq + 1))
@@ -121,6 +131,8 @@ def test_a_second_end_is_caught() -> None:
 
 
 class WaitsSilently(Driver):
+    __slots__ = ()
+
     async def _let_go(self) -> bool:
         self._entries.clear()
         self._facts.clear()
@@ -143,6 +155,8 @@ def test_a_journal_without_the_fence_is_caught() -> None:
 
 
 class LosesResults(Driver):
+    __slots__ = ()
+
     async def _call(self, *args: Any) -> None:
         return None
 
@@ -152,6 +166,8 @@ def test_a_run_that_never_comes_to_rest_is_caught() -> None:
 
 
 class Embellishes(Driver):
+    __slots__ = ()
+
     def _record(self, event: Any) -> None:
         super()._record(replace(event, output=event.output + "!") if isinstance(event, RunSucceeded) else event)
 
@@ -161,6 +177,8 @@ def test_a_decision_that_does_not_come_out_again_is_caught() -> None:
 
 
 class Breaks(Driver):
+    __slots__ = ()
+
     def _record(self, event: Any) -> None:
         if isinstance(event, ToolFinished):
             raise KeyError("a bug")
@@ -172,7 +190,9 @@ def test_an_engine_that_raises_what_it_should_not_is_caught() -> None:
 
 
 class Reckless(Driver):
-    async def _may_act(self) -> bool:
+    __slots__ = ()
+
+    async def may_act(self) -> bool:
         return True
 
 

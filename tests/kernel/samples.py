@@ -5,6 +5,8 @@ A field that is added to a type later is set in `GROWN`, whose bytes are in gold
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import (
     Media,
@@ -33,6 +35,7 @@ ANSWER = Message(
     (Reasoning("hm", "sig", "opaque"), Text("I look"), ToolCall("c1", "search", '{"q": "x"}', "thought")),
 )
 SNAPSHOT = e.WorkspaceSnapshot("sha256:aa", 3, 12, 4096)
+FOLDER = e.FolderFiles("0a1b", "sha256:06", "sha256:07", "l1", 3, 120)
 INPUT = Message("user", (Text("hi"), Media("application/pdf", blob="sha256:aa", url=None, name="b.pdf")))
 
 SAMPLES: tuple[e.Event, ...] = (
@@ -80,6 +83,7 @@ SAMPLES: tuple[e.Event, ...] = (
     e.CompactionRequested("ann"),
     e.BudgetExceeded("tool_calls", 3, 2, "too many", "finish", "answer now"),
     e.ContractViolated("duplicate_call", "again", True, "c1", "pay"),
+    e.FolderKept("sha256:08", "sha256:09", {"data/a.md": "data/a.conflict-1.md"}, "it is full", "l1"),
     e.HookDecided(
         "before_tool",
         "c1",
@@ -144,4 +148,6 @@ GROWN: tuple[e.Event, ...] = (
         4, INPUT, USAGE, 5, 8, "r3", "r4", "r5", "fallback", "size", "acme/fast", tokens_before=900, tokens_after=80
     ),
     e.InputReceived("i1", Message("user", (Text("pay"),)), "steer", arrival=8, ordered_by=("cy", "root")),
+    e.InputReceived("i2", Message("user", (Text("and Oslo"),)), "collect", arrival=9, said_at=1000.5, debounce=0.5),
+    e.ToolFinished(ToolResult("c1", "bash"), workspace=replace(SNAPSHOT, data=FOLDER)),
 )

@@ -292,11 +292,12 @@ class World:
 
     def meddle(self) -> None:
         """Something from outside, at any moment; refused when it has no place."""
-        mode = self.chance.choice(("steer", "followup", "interrupt"))
+        mode = self.chance.choice(("steer", "followup", "interrupt", "collect"))
+        said_at, debounce = (self.now + self.chance.choice((-9, 0, 9)), 3.0) if mode == "collect" else (0.0, 0.0)
         event = self.chance.choice(
             (
-                e.InputReceived(f"i{len(self.facts)}", user("also"), mode),
-                e.InputReceived(f"i{len(self.facts)}", user("also"), mode),
+                e.InputReceived(f"i{len(self.facts)}", user("also"), mode, said_at=said_at, debounce=debounce),
+                e.InputReceived(f"i{len(self.facts)}", user("also"), mode, said_at=said_at, debounce=debounce),
                 e.CancelRequested("ann"),
                 e.RunRetried(self.state.attempt, "lost"),
                 e.MemoryWritten("k"),

@@ -240,7 +240,7 @@ async def test_nobody_is_asked_again_without_room_for_it(fallback: bool) -> None
             asked.append(usage)
             return False
 
-        account.checks.append(has_room)
+        account.checks += (has_room,)
         with pytest.raises(ModelError) as caught:
             await router.respond("e0", ASK, on_delta=lambda _: None)
         await router.close()

@@ -109,6 +109,41 @@ def test_what_makes_no_sense_is_refused_by_its_field(sandbox: dict[str, Any], fi
     assert [place for place, _ in places] == [f"spec.sandbox.{field}"]
 
 
+RESERVED = ["PATH", "HOME", "HOME_DIR", "TMPDIR", "LANG", "LC_ALL", "XDG_RUNTIME_DIR", "FOLIOT_RUN_ID", "LD_PRELOAD"]
+RESERVED += ["PYTHONPATH", "PYTHONSTARTUP", "BASH_ENV", "ENV", "NODE_OPTIONS", "path"]
+UNSOUND = ["1X", "A=B"]
+
+
+@pytest.mark.parametrize("variable", [*RESERVED, *UNSOUND, "lower", "X" * 129])
+def test_a_secret_is_no_variable_that_is_set_for_every_program_or_decides_what_runs(variable: str) -> None:
+    secret = {"secretRef": "s", "hosts": ["a.example"], "variable": variable}
+    found = dict(refused({"network": [{"hosts": "a.example"}], "secrets": [secret]}))
+    assert "variable" in found["spec.sandbox.secrets[0].variable"]
+
+
+@pytest.mark.parametrize("variable", [*RESERVED, *UNSOUND])
+def test_a_secret_of_an_mcp_server_is_none_of_them_either(variable: str) -> None:
+    server = {"transport": "stdio", "command": "x", "env": [{"name": variable, "secretRef": "s"}]}
+    document, problems = validate_document({"kind": "McpServer", "metadata": {"name": "m"}, "spec": server})
+    assert document is None
+    assert [each.field for each in problems] == ["spec.env[0].name"]
+
+
+@pytest.mark.parametrize("variable", ["GITHUB_TOKEN", "HOMEASSISTANT_TOKEN", "PATHFINDER", "MY_HOME", "LDAP_PASSWORD"])
+def test_a_secret_may_be_any_other_variable(variable: str) -> None:
+    secret = {"secretRef": "s", "hosts": ["a.example"], "variable": variable}
+    read({"network": [{"hosts": "a.example"}], "secrets": [secret]})
+
+
+def test_a_secret_of_a_runner_is_no_variable_that_the_runner_sets() -> None:
+    secret = {"secretRef": "s", "hosts": ["a.example"], "variable": "ACME_RUN_ID"}
+    sandbox = {"network": [{"hosts": "a.example"}], "secrets": [secret]}
+    for prefix, fields in (("ACME_", ["spec.runner.sandbox.secrets[0].variable"]), ("OTHER_", [])):
+        runner = {"command": ["x"], "env_prefix": prefix, "sandbox": sandbox}
+        agent = {"kind": "Agent", "metadata": {"name": "a"}, "spec": {"runner": runner}}
+        assert [each.field for each in validate_document(agent)[1] if each.severity == "error"] == fields
+
+
 @pytest.mark.parametrize("other", ["team/a", "team.a", "TEAM_A"])
 def test_two_secrets_that_read_alike_are_refused(other: str) -> None:
     both = [{"secretRef": ref, "hosts": ["a.example"], "variable": f"V{n}"} for n, ref in enumerate(("team-a", other))]

@@ -46,7 +46,7 @@ ELSEWHERE = {
 ELSEWHERE |= {"content", "files", "tree"}  # the first is asked for by a digest, the others are made of it
 ELSEWHERE |= {"create", "chat"}  # sessions are created below their own path; a chat is what is said, and a stream
 LISTS = {"interrupted": "/v1/interrupted-runs", "unknown": "/v1/unknown-calls"}
-LISTS |= {verb: f"/v1/sessions/{verb}" for verb in ("resolve", "rotate")}
+LISTS |= {verb: f"/v1/sessions/{verb}" for verb in ("resolve", "rotate", "invalidate")}
 LISTS |= {"active": "/v1/active-session", "search": "/v1/session-search"}
 LISTS |= {"select_branch": "/v1/sessions/{session_id}/select-branch"}
 

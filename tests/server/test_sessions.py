@@ -237,6 +237,32 @@ async def test_acts_in_sessions_are_recorded(team: Site) -> None:
     assert {"session_created", "session_archived"} <= told
 
 
+async def test_what_is_warm_for_a_user_is_invalidated_and_recorded(groups: Groups, team: Site) -> None:
+    store = team.runtime.inside.sessions.store
+    await groups.sessions.invalidate(user="zoe")
+    await groups.sessions.invalidate(user="zoe")
+    assert [await store.staleness("default", user) for user in ("zoe", "ann")] == [2, 0]
+    found = [each.body for each in await groups.audit.list() if each.body["outcome"] == "sessions_invalidated"]
+    assert [each["resource"] for each in found] == [{"kind": "User", "name": "zoe"}] * 2
+    with pytest.raises(InvalidInput):
+        await groups.sessions.invalidate(user="a\nb")
+
+
+async def test_only_an_admin_invalidates_what_is_of_others(team: Site) -> None:
+    store = team.runtime.inside.sessions.store
+    async with Client(team.url, token=await team.token("op", ("operator",), "default")) as client:
+        await client.sessions.invalidate()
+        await client.sessions.invalidate(user="op")
+        with pytest.raises(Denied):
+            await client.sessions.invalidate(user="ann")
+        with pytest.raises(NotFound):  # what somebody may not see does not exist for them
+            await client.sessions.invalidate(namespace="elsewhere")
+    async with Client(team.url, token=await team.token("eve", ("reader",), "default")) as client:
+        with pytest.raises(Denied):
+            await client.sessions.invalidate()
+    assert [await store.staleness("default", user) for user in ("op", "ann", "eve")] == [2, 0, 0]
+
+
 async def test_a_runtime_in_memory_says_that_it_keeps_no_sessions() -> None:
     async with Runtime("memory:") as runtime:
         with pytest.raises(UsageError, match="keeps no sessions"):

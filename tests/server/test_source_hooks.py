@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import httpx2 as httpx
+import pytest
 
 from foliot import Agent, Runtime, ScriptedModel
 
@@ -33,3 +34,23 @@ async def test_a_suspended_hook_and_a_folder_take_no_reports(http: httpx.AsyncCl
     await declared(http, runtime, suspend=True)
     assert (await http.post(EVENTS, json={"path": "/mail"})).status_code == 409
     assert (await http.post("/v1/task-hooks/none/events", json={"path": "/mail"})).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("report", "field"),
+    [
+        ({"path": "/mail", "integration": "imap"}, "items"),
+        ({"path": "/mail", "items": [], "new_items_hash": "  "}, "items"),
+        ({"path": "/mail", "items": ["", " "]}, "items"),
+        ({"path": "", "items": ["1"]}, "path"),
+        ({"path": " \t", "new_items_hash": "h"}, "path"),
+    ],
+)
+async def test_a_report_that_could_not_be_told_from_the_next_one_is_refused_and_fires_nothing(
+    http: httpx.AsyncClient, runtime: Runtime, report: dict[str, Any], field: str
+) -> None:
+    await declared(http, runtime)
+    answer = await http.post(EVENTS, json=report)
+    assert 400 <= answer.status_code < 500, answer.text
+    assert f"{field}: " in answer.text
+    assert not (await runtime.inside.sessions.list("default", identity=None)).items

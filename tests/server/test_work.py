@@ -12,6 +12,7 @@ import httpx2 as httpx
 import pytest
 from starlette.applications import Starlette
 
+from foliot import Agent, ScriptedModel
 from foliot.runtime.runtime import Runtime
 from foliot.server.http.serve import HttpServer, Listen
 from foliot.settings.settings import Settings
@@ -357,3 +358,29 @@ async def test_a_wrong_execution_policy_is_refused_and_nothing_is_accepted(
     assert answer.status_code in (400, 422)
     assert told in answer.text
     assert (await http.get("/v1/tasks")).json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    "after", ["none", "0", "-1", "4611686018427387905", "cnVuOg", "dGFzazoz", "cnVuOi0x", "x" * 400]
+)
+async def test_a_cursor_that_is_none_of_runs_is_refused(after: str, http: httpx.AsyncClient) -> None:
+    refused = await http.get("/v1/runs", params={"after": after})
+    assert (refused.status_code, refused.json()["code"]) == (400, "invalid")
+
+
+async def test_pages_of_runs_go_on_where_the_last_run_of_a_page_was_purged(
+    runtime: Runtime, http: httpx.AsyncClient
+) -> None:
+    clerk = Agent("clerk", model=ScriptedModel({"otherwise": {"say": "done"}}))
+    for number in range(4):
+        await runtime.inside.run(clerk, "hello", run_id=f"r{number}")
+    page = (await http.get("/v1/runs", params={"limit": 2})).json()
+    assert [each["metadata"]["name"] for each in page["items"]] == ["r3", "r2"]
+    by_id = (await http.get("/v1/runs", params={"after": "r2"})).json()
+    await runtime.inside.runs.journal.forget("r2")
+
+    rest = (await http.get("/v1/runs", params={"continue": page["continue"]})).json()
+
+    assert [each["metadata"]["name"] for each in rest["items"]] == ["r1", "r0"]
+    assert by_id == rest, "an id is taken while its run exists"
+    assert (await http.get("/v1/runs", params={"after": "r2"})).status_code == 400

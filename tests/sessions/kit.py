@@ -28,7 +28,7 @@ async def quiet(runtime: Runtime, id: str) -> Session:
             again = await sessions.store.get(id)
             if again == session:  # no turn began between the two looks
                 return session
-        await asyncio.wait({asyncio.ensure_future(runtime.inside.pause())}, timeout=0.1)
+        await asyncio.wait({asyncio.ensure_future(runtime.inside.next_change()())}, timeout=0.1)
     raise AssertionError(f"session {id} never became quiet: {await sessions.store.get(id)}")
 
 
@@ -51,11 +51,23 @@ class Gate:
     def __init__(self) -> None:
         self._reached = asyncio.Event()
         self._open = asyncio.Event()
+        self._exit = asyncio.Event()
+        self._exit.set()
 
     async def passed(self) -> str:
         self._reached.set()
-        await self._open.wait()
+        try:
+            await self._open.wait()
+        finally:
+            await self._exit.wait()
         return "passed"
+
+    def hold(self) -> None:
+        """Keeps who is here also when it is cancelled, until `release`."""
+        self._exit.clear()
+
+    def release(self) -> None:
+        self._exit.set()
 
     async def reached(self) -> None:
         async with asyncio.timeout(60):

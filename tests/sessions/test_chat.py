@@ -348,7 +348,8 @@ async def test_text_that_was_shown_before_a_stop_stays_in_the_stream_and_in_the_
     assert stopping is not None
     assert await stopping
     (kept,) = [each for each in only(events, TextEvent) if each.place]
-    assert (kept.cut, kept.text.startswith(shown)) == (True, True)
+    # Who comes late to a turn has missed its first pieces: what was seen may stand behind them.
+    assert (kept.cut, shown in kept.text) == (True, True)
     assert (end_of(events).status, end_of(events).text) == ("stopped", kept.text)
     assert (await conversation(rt, session.id))[-1][1].startswith(kept.text)
 
@@ -448,7 +449,7 @@ async def at_work(rt: Runtime, session: Session) -> None:
     for _ in range(600):
         if (await rt.inside.sessions.store.get(session.id)).turn:
             return
-        await rt.inside.pause()
+        await rt.inside.next_change()()
     raise AssertionError("no turn began")
 
 
@@ -456,5 +457,5 @@ async def arrived(rt: Runtime, session: Session, count: int) -> None:
     for _ in range(600):
         if (await rt.inside.sessions.store.get(session.id)).arrivals >= count:
             return
-        await rt.inside.pause()
+        await rt.inside.next_change()()
     raise AssertionError("it never arrived")

@@ -173,7 +173,7 @@ async def test_a_file_of_a_message_that_steers_reaches_the_turn_at_work(desk: De
     for _ in range(600):
         if (await desk.rt.inside.sessions.store.get(session.id)).arrivals == 2:
             break
-        await desk.rt.inside.pause()
+        await desk.rt.inside.next_change()()
     go_on.set()
     await first
     assert isinstance((await second)[-1], EndEvent)

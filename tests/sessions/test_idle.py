@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
 from foliot import Agent, Runtime, ScriptedModel
@@ -32,8 +32,11 @@ class Store:
         self.looked += 1
         return {id: self.now[id] for id in ids if id in self.now}
 
-    async def pause(self) -> None:
-        self._changed.clear()
+    def next_change(self) -> Callable[[], Awaitable[None]]:
+        self._changed = asyncio.Event()
+        return self._waited
+
+    async def _waited(self) -> None:
         await self._changed.wait()
 
     def put(self, id: str, turns: int) -> Session:
@@ -50,7 +53,7 @@ async def settled() -> None:
 
 async def test_a_hundred_readers_look_once_and_only_the_one_whose_session_changed_is_woken() -> None:
     store = Store()
-    readers = IdleReaders(store, store.pause)
+    readers = IdleReaders(store, store.next_change)
     waits = [asyncio.create_task(readers.changed(store.put(f"s{n}", 0), within=LONG)) for n in range(100)]
     await settled()
     before = store.looked
@@ -70,7 +73,7 @@ async def test_a_hundred_readers_look_once_and_only_the_one_whose_session_change
 
 async def test_what_happened_before_the_wait_began_is_heard() -> None:
     store = Store()
-    readers, seen = IdleReaders(store, store.pause), store.put("s", 0)
+    readers, seen = IdleReaders(store, store.next_change), store.put("s", 0)
     store.put("s", 1)
 
     await readers.changed(seen, within=LONG)
@@ -78,7 +81,7 @@ async def test_what_happened_before_the_wait_began_is_heard() -> None:
 
 async def test_a_deleted_session_and_a_store_that_is_away_wake_their_readers() -> None:
     store = Store()
-    readers, seen = IdleReaders(store, store.pause), store.put("s", 0)
+    readers, seen = IdleReaders(store, store.next_change), store.put("s", 0)
     store.now.clear()
     await readers.changed(seen, within=LONG)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from foliot import Runtime
-from foliot.kernel.inbox import InboxOptions
 from foliot.kernel.run.feedback import user_message
 from foliot.server.runs.takeover import TakingUp
 from foliot.store.sessions.base import NewInput
@@ -100,7 +99,7 @@ async def test_what_was_stored_by_a_process_that_died_before_it_began_a_turn_is_
     sessions = runtime.inside.sessions
     session = await sessions.create(PLACE, identity=ANN)
     left = NewInput("k", "followup", user_message("Hello?"), "d")
-    said = await sessions.store.say(session.id, left, now=runtime.inside.clock(), options=InboxOptions())
+    said = await sessions.store.say(session.id, left, now=runtime.inside.clock())
     assert said.act == "start"  # which nobody did
     await kept_going(runtime, session.id)
     assert users(await conversation(runtime, session.id)) == ["Hello?"]
@@ -124,7 +123,7 @@ async def test_two_processes_that_sweep_at_once_begin_one_turn(runtime: Runtime,
     made = [await sessions.create(PLACE, identity=ANN) for _ in range(5)]
     for session in made:
         left = NewInput("k", "followup", user_message("Hello?"), "d")
-        await sessions.store.say(session.id, left, now=runtime.inside.clock(), options=InboxOptions())
+        await sessions.store.say(session.id, left, now=runtime.inside.clock())
     async with Runtime(store) as other:
         other.inside.know(helper(tmp_path))
         keepers = sessions.keeper, other.inside.sessions.keeper

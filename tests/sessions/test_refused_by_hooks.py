@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -206,6 +207,74 @@ async def test_a_result_that_a_failed_hook_ended_the_run_for_is_withheld(rt: Run
     broken[0] = False
     await say(rt, id, "and now?")
     assert not model.was_sent(SECRET)
+
+
+@pytest.mark.parametrize("ends_by", ["stop", "interrupt"])
+@pytest.mark.parametrize("point", ["before_run", "before_message"])
+async def test_a_message_that_no_hook_was_asked_about_is_withheld_when_its_turn_is_ended(
+    rt: Runtime, point: Any, ends_by: str
+) -> None:
+    held, asked = Gate(), list[str]()
+
+    @hook(point, "before_message", name="gate", timeout=300)
+    async def gate(act: HookAct) -> Any:
+        asked.append(f"{act.point} {act.text}")
+        if len(asked) == 1:
+            await held.passed()  # for longer than anybody waits: a stop does not wait for it
+        return act.block("not this") if SECRET in act.text else None
+
+    id, model = await begun(rt, gate)
+    await rt.inside.sessions.say(id, f"my word is {SECRET}", identity=ANN)
+    await held.reached()
+    if ends_by == "stop":
+        async with asyncio.timeout(30):
+            assert await rt.inside.sessions.stop(id, identity=ANN)
+    else:
+        await rt.inside.sessions.say(id, "no, wait", identity=ANN, mode="interrupt")
+    await quiet(rt, id)
+    held.open()
+    await say(rt, id, "and now?")
+    assert not model.was_sent(SECRET)
+    assert [message.text for message in model.asked[-1].messages][-1] == "and now?"
+    assert model.asked[-1].messages[0].text == "[a message was refused by hook gate]"
+    turns = await rt.inside.sessions.history(id, identity=ANN)
+    assert [turn.phase for turn in turns][:1] == ["cancelled"]
+    await is_nowhere(rt, id, "[a message was refused by hook gate]")
+
+
+async def test_a_message_that_fails_before_any_hook_is_asked_is_withheld(rt: Runtime) -> None:
+    """The hooks of the run are there, and the question that they would be asked about never comes."""
+    broken = [True]
+
+    @hook("before_run", name="first", on_failure="abort")
+    def first(act: HookAct) -> None:
+        if broken[0]:
+            raise ValueError("no")
+
+    model = Model()
+    rt.inside.know(Agent("helper", model=model, hooks=[first, refusing("before_message")]))
+    session = await rt.inside.sessions.create(place(), identity=ANN, title="a talk")
+    await say(rt, session.id, f"my word is {SECRET}")
+    broken[0] = False
+    await say(rt, session.id, "and now?")
+    assert not model.was_sent(SECRET)
+
+
+async def test_a_stopped_turn_without_hooks_keeps_what_was_said(rt: Runtime) -> None:
+    held = Gate()
+
+    @hook("before_model", name="slow", timeout=300)
+    async def slow(act: HookAct) -> None:
+        if not model.asked and act.messages[-1].text == "first":
+            await held.passed()
+
+    id, model = await begun(rt, slow)
+    await rt.inside.sessions.say(id, "first", identity=ANN)
+    await held.reached()
+    await rt.inside.sessions.stop(id, identity=ANN)
+    held.open()
+    await say(rt, id, "second")
+    assert [message.text for message in model.asked[-1].messages] == ["first", "second"]
 
 
 async def test_the_journal_keeps_what_was_said(rt: Runtime) -> None:

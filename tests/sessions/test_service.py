@@ -157,7 +157,8 @@ async def test_followups_get_a_turn_each_and_collected_inputs_one_together(gated
 
 async def test_collected_inputs_wait_for_a_silence(runtime: Runtime) -> None:
     sessions = runtime.inside.sessions
-    session = await sessions.create(place(), identity=ANN, options={"inbox": {"debounce": 0.05}})
+    # Longer than a busy machine is silent by itself between the two.
+    session = await sessions.create(place(), identity=ANN, options={"inbox": {"debounce": 2.0}})
     said = [await sessions.say(session.id, text, identity=ANN, mode="collect") for text in ("a", "b")]
     assert [each.outcome for each in said] == ["direct", "direct"]
     await quiet(runtime, session.id)
@@ -226,6 +227,26 @@ async def test_what_had_to_make_room_is_told_once_in_lines(gated: tuple[Runtime,
     assert [len(each) for each in said] == [1, 2, 1]
     assert said[1][0].endswith("- a with two lines\n- b")
     assert (said[1][1], said[2][0]) == ("c", "d")
+
+
+async def test_little_is_kept_of_what_had_to_make_room(gated: tuple[Runtime, Gate]) -> None:
+    """However much is dropped while a turn works: a line of each is kept, and the next turn has the newest of them."""
+    runtime, gate = gated
+    sessions = runtime.inside.sessions
+    session = await sessions.create(place(), identity=ANN, options={"inbox": {"cap": 1}})
+    await sessions.say(session.id, "First", identity=ANN)
+    await gate.reached()
+    for number in range(61):
+        await sessions.say(session.id, f"{number} " + "long " * 20_000, identity=ANN)
+    kept = [each for each in await sessions.store.inputs(session.key) if each.status == "dropped"]
+    assert len(kept) == 60
+    assert max(len(each.message.text) for each in kept if each.message is not None) <= 200
+    gate.open()
+    await quiet(runtime, session.id)
+    told = (await sessions.history(session.id, identity=ANN))[-1].messages[0].text.splitlines()
+    assert (told[1], told[2][:4], told[-1][:4], len(told)) == ("(and 10 before these)", "- 10", "- 59", 52)
+    left = await sessions.store.dropped(session, "")
+    assert (left.newest, left.count) == ((), 0)
 
 
 async def test_the_oldest_are_forgotten_where_the_session_says_so(gated: tuple[Runtime, Gate]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -47,9 +47,9 @@ def refusing() -> Tx[None]:
 async def play(*bodies: Tx[Any]) -> tuple[list[Any], list[Statement]]:
     done: list[Statement] = []
 
-    async def execute(_: Part | None, statement: Statement) -> list[Any]:
-        done.append(statement)
-        return []
+    async def execute(_: Sequence[Part], statements: Sequence[Statement]) -> list[Any]:
+        done.extend(statements)
+        return [[] for _ in statements]
 
     return await BodyBatch(execute).run(bodies), done
 
@@ -91,6 +91,52 @@ async def test_heads_come_last_and_each_body_is_done_with_one_before_the_next_ha
     added: Any = done[-2].params
     assert [each[0] for each in added] == [1, 2]
     assert done[-1].params == {"seq": 2, "hash": ""}
+
+
+async def test_what_bodies_have_in_common_is_done_in_one_go_in_the_order_of_keys() -> None:
+    def ending(key: int, *, long: bool) -> Tx[int]:
+        yield from run("class_well", key="same")
+        yield from one("task_lock", key=key)
+        if long:
+            yield from rows("queue_of_task", task=key)
+        yield from run("run_advance", key=10 - key, epoch=1, worker="w", after=1, last=2)
+        yield from many("event_add", [(key, *"abcdef")])
+        return key
+
+    calls: list[tuple[str, list[Any]]] = []
+
+    async def execute(parts: Sequence[Part], statements: Sequence[Statement]) -> list[Any]:
+        assert len(parts) == len(statements)
+        keys = [getattr(each.params, "get", {}.get)("key") for each in statements]
+        calls.append((statements[0].name, keys))
+        assert {each.name for each in statements} == {statements[0].name}
+        return [[] for _ in statements]
+
+    bodies = [ending(key, long=key % 2 == 1) for key in (3, 1, 4, 2)]
+    assert await BodyBatch(execute).run(bodies) == [3, 1, 4, 2]
+    assert calls == [
+        ("class_well", ["same"] * 4),
+        ("task_lock", [1, 2, 3, 4]),
+        ("queue_of_task", [None, None]),
+        ("run_advance", [6, 7, 8, 9]),
+        ("event_add", [None] * 4),
+    ]
+
+
+async def test_bodies_that_change_one_row_of_a_passing_level_come_one_after_another() -> None:
+    def failing(number: int) -> Tx[Any]:
+        found = yield from one("class_failed", key="c", namespace="n", agent="a", lane="", now=1.0, threshold=number)
+        yield from one("task_lock", key=number)
+        return found
+
+    calls: list[tuple[str, int]] = []
+
+    async def execute(_: Sequence[Part], statements: Sequence[Statement]) -> list[Any]:
+        calls.append((statements[0].name, len(statements)))
+        return [[] for _ in statements]
+
+    await BodyBatch(execute).run([failing(number) for number in (1, 2, 3)])
+    assert calls == [("class_failed", 1)] * 3 + [("task_lock", 3)]
 
 
 async def test_a_body_that_refuses_is_answered_and_the_others_go_on() -> None:

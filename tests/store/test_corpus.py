@@ -37,6 +37,7 @@ from tests.store.corpus import story
 from tests.store.corpus_kit import Found, declare_again, do_all_work, forget_desk, kept, kept_dumps, listed
 
 # These came together with a later one in a single commit: no Foliot ever made such a store.
+pytestmark = pytest.mark.usefixtures("really_migrated")
 NEVER_ALONE = {1, 2, 5, 6, 7, 8}
 NEWEST = len(schema.migrations("sqlite"))
 # `make test` plays the work of those where most changed: the first, the first with audit, tasks, declarers, chains.

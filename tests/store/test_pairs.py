@@ -31,6 +31,7 @@ _WRITES = re.compile(r"(?:db|database)\.write\(")
 
 # Transactions that no act plays, and why.
 NOT_PLAYED = {
+    "store.audit.log._append_anew": "does what _append does, which is played",
     "cli.doctor.store._touch": "changes nothing",
     "work.tasks.service._ended_with_its_task": "one statement under the lock of the revision: a note that is done with",
     "store.secrets.sealing.reseal_page": "holds the lock of all resource writes, as they do, before it looks",
@@ -64,6 +65,20 @@ MATTERS = (
     ("run.create.old-content", "run.purge"),
     ("run.blob.old", "run.purge"),
     ("asset.add.old-content", "run.purge"),
+    ("run.append.batch", "run.append.batch"),
+    ("run.append.batch", "run.append.end-task"),
+    ("run.append.batch", "run.claim.dead"),
+    ("run.append.end-batch", "run.append.end-batch"),
+    ("run.append.end-batch", "task.cancel"),
+    ("run.append.end-batch", "worker.claim"),
+    ("run.append.end-batch", "run.signal.held"),
+    ("folder.change", "folder.change"),
+    ("folder.change", "folder.delete"),
+    ("folder.begin", "folder.begin"),
+    ("folder.begin", "run.purge"),
+    ("folder.change.old-content", "run.purge"),
+    ("folder.lend", "folder.delete"),
+    ("folder.lend", "folder.change"),
     ("run.claim", "run.claim"),
     ("run.claim.dead", "run.append"),
     ("task.requeue.ancient", "task.purge"),

@@ -211,7 +211,7 @@ async def test_closing_finishes_what_was_accepted_and_refuses_what_comes_later(p
 async def test_a_commit_of_this_process_or_another_ends_the_wait(database: PostgresDatabase, postgres_url: str) -> None:
     other = await PostgresDatabase.open(postgres_url)
     try:
-        await database.wait_for_change(timeout=0.01)  # starts to listen
+        await database.wait_for_change(database.change_mark(), timeout=0.01)  # starts to listen
         for writer in (database, other):
             waiting = asyncio.create_task(_wait_for_value(database, f"by-{id(writer)}"))
             await asyncio.sleep(0)
@@ -222,10 +222,27 @@ async def test_a_commit_of_this_process_or_another_ends_the_wait(database: Postg
 
 
 async def _wait_for_value(database: PostgresDatabase, name: str) -> None:
-    while await get(database, name) is None:
-        await database.wait_for_change(timeout=60)
+    while True:
+        seen = database.change_mark()
+        if await get(database, name) is not None:
+            return
+        await database.wait_for_change(seen, timeout=600)
 
 
+async def test_a_commit_after_the_mark_is_not_missed_by_any_task(database: PostgresDatabase) -> None:
+    await database.write(put, "a", "1")
+    seen = database.change_mark()
+    await database.write(put, "a", "2")
+
+    # A task of its own, as whoever waits for one of two things makes: it has never waited before.
+    await asyncio.wait_for(asyncio.create_task(database.wait_for_change(seen, timeout=600)), 60)
+    later = asyncio.create_task(database.wait_for_change(database.change_mark(), timeout=600))
+    await asyncio.sleep(0)
+    assert not later.done(), "and nothing has happened since"
+    later.cancel()
+
+
+@pytest.mark.usefixtures("really_migrated")
 async def test_eight_openings_at_once_migrate_once(postgres_url: str) -> None:
     opened = await asyncio.gather(*(PostgresDatabase.open(postgres_url) for _ in range(8)))
     await asyncio.gather(*(database.close() for database in opened))
@@ -332,5 +349,5 @@ async def test_a_restart_of_the_server_is_unavailable_for_a_while_and_loses_noth
     assert stored == [{"value": "x"}]
     missing = [name for name in acknowledged if await get(database, name) is None]
     assert missing == []
-    await database.wait_for_change(timeout=0.01)
+    await database.wait_for_change(database.change_mark(), timeout=0.01)
     await database.close()

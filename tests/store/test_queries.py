@@ -84,3 +84,16 @@ def test_no_query_uses_what_the_databases_do_not_share() -> None:
     for name, text in queries.load().items():
         assert "::" not in text, name
         assert "SELECT *" not in text.upper(), name
+
+
+def test_what_is_among_many_is_an_array_for_postgresql_and_what_is_not_is_left_alone() -> None:
+    text, names = queries.for_postgres(
+        "DELETE FROM t WHERE key IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted)"
+        " AND name NOT IN (SELECT value FROM json_each(:names) AS wanted)"
+    )
+    assert text == (
+        "DELETE FROM t WHERE key = ANY (ARRAY("
+        "SELECT CAST(wanted.value AS BIGINT) FROM json_array_elements_text(CAST($1 AS json)) AS wanted(value)))"
+        " AND name NOT IN (SELECT value FROM json_array_elements_text(CAST($2 AS json)) AS wanted(value))"
+    )
+    assert names == ("keys", "names")

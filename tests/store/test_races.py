@@ -105,7 +105,7 @@ async def held(database: PostgresDatabase, run_id: str, *, queued: bool = True) 
 
 
 def parked(lease: Lease) -> tuple[Any, ...]:
-    return journals._let_go, lease, [Entry(2, NOW, "run.waits", b"{}")], "waiting", None, (), None, None
+    return journals._let_go, lease, [Entry(2, NOW, "run.waits", b"{}")], "waiting", None, (), (), None, None
 
 
 def told(run_id: str) -> tuple[Any, ...]:
@@ -145,6 +145,25 @@ async def test_a_run_does_not_park_beside_a_signal_that_was_first(
         await let_go
 
 
+@pytest.mark.parametrize("queued", [False, True])
+async def test_a_run_is_given_back_while_an_append_of_its_holder_is_still_under_way(
+    database: PostgresDatabase, steppers: tuple[Stepper, Stepper], queued: bool
+) -> None:
+    """Whoever is closed in the middle of a run no longer waits for what was being written, and gives the run back."""
+    writing, leaving = steppers
+    lease = await held(database, "r", queued=queued)
+    await writing.begin(journals._append, lease, [Entry(2, NOW, "input.received", b"{}")], None, None, ())
+    await writing.upto("event_add")
+    body = (journals._let_go, lease, [], "pending", None, (), (), None, None)
+    await leaving.begin(*body if queued else (journals._append, lease, [], "pending", None, ()))
+    left = asyncio.create_task(leaving.end())
+    await leaving.waits()
+    await writing.end()
+    await left
+    info = await SqlJournal(database).get("r")
+    assert (info.phase, info.worker) == ("pending", None)
+
+
 async def test_whatever_waits_unheard_is_made_due(database: PostgresDatabase) -> None:
     lease = await held(database, "r")
     await database.write(queue.let_go, lease.key, None)
@@ -164,6 +183,7 @@ async def left_behind(database: PostgresDatabase) -> None:
     assert lease is not None
     await journal.append(lease, [Entry(2, 2.0, "run.ended", b"{}")], phase="succeeded")
     await journal.forget("old")
+    await database.write(journals._purge_pins, [1])
 
 
 def created(run_id: str) -> tuple[Any, ...]:
@@ -177,7 +197,7 @@ async def test_a_definition_that_is_purged_while_a_run_begins_with_it_is_stored_
     purging, creating = steppers
     await left_behind(database)
     await purging.begin(journals._purge_content, [SPEC], NOW)
-    await purging.upto("purge_blob")
+    await purging.upto("purge_held")
     await creating.begin(*created("new"))
     begun = asyncio.create_task(creating.end())
     await creating.waits()
@@ -186,6 +206,20 @@ async def test_a_definition_that_is_purged_while_a_run_begins_with_it_is_stored_
     assert await SqlJournal(database).get_blob(SPEC) == b"spec"
     assert await SqlJournal(database).purge(ended_before=NOW) == 0
     assert await SqlJournal(database).get_blob(SPEC) == b"spec"
+
+
+async def test_a_pin_that_a_run_begins_with_is_not_purged(
+    database: PostgresDatabase, steppers: tuple[Stepper, Stepper]
+) -> None:
+    purging, creating = steppers
+    await database.write(*created("old"))
+    await database.write(journals.run, "purge_runs", keys='["1"]')
+    await creating.begin(*created("new"))
+    await creating.upto("event_add")
+    await purging.begin(journals._purge_pins, [1])
+    assert await purging.end() == 0
+    await creating.end()
+    assert (await SqlJournal(database).get("new")).spec == SPEC
 
 
 @pytest.mark.parametrize("upto", ["event_add", None])
@@ -262,8 +296,8 @@ async def test_a_task_that_is_requeued_is_not_purged(
     key = await ended_task(database)
     await asking.begin(requeue, key)
     await asking.upto("task_event_add")
-    await purging.begin(tasks.purge, NOW, 100)
-    assert await purging.end() == 0
+    await purging.begin(tasks.purge_ended, [key], NOW)
+    assert (await purging.end()).tasks == 0
     await asking.end()
     assert (await database.read("task_by_key", key=key)) != []
 
@@ -273,11 +307,11 @@ async def test_a_task_that_is_purged_is_not_requeued(
 ) -> None:
     asking, purging = steppers
     key = await ended_task(database)
-    await purging.begin(tasks.purge, NOW, 100)
+    await purging.begin(tasks.purge_ended, [key], NOW)
     await purging.upto("task_delete")
     await asking.begin(requeue, key)
     asked = asyncio.create_task(asking.end())
     await asking.waits()
-    assert await purging.end() == 1
+    assert (await purging.end()).tasks == 1
     with pytest.raises(Conflict, match="deleted"):
         await asked

@@ -172,3 +172,43 @@ async def test_one_who_gives_up_does_not_take_the_answer_from_the_others() -> No
     remote.begun[0].set_result(None)
     assert await stays == 0
     assert gives_up.cancelled()
+
+
+async def test_a_look_that_fails_is_told_to_all_who_asked_and_the_next_one_is_made_anew() -> None:
+    remote = Remote()
+    store = SqlResourceStore(remote, no_keys)
+    askers = [asyncio.create_task(store.revision()) for _ in range(3)]
+    await settled()
+    later = asyncio.create_task(store.revision())
+    await settled()
+    remote.begun[0].set_exception(OSError("away"))
+    assert [type(each) for each in await asyncio.gather(*askers, return_exceptions=True)] == [OSError] * 3
+    await settled()
+    remote.begun[1].set_result(None)
+    assert await later == 0
+
+
+async def test_who_was_answered_looks_up_the_rest_of_his_turn_without_another_look_and_nobody_else_does() -> None:
+    remote = Remote()
+    store = SqlResourceStore(remote, no_keys)
+    at_hand: list[tuple[str, int | None]] = []
+
+    async def asker() -> None:
+        await store.revision()
+        at_hand.append(("asker", store.revision_at_hand()))
+        await asyncio.sleep(0)
+        at_hand.append(("asker, a turn later", store.revision_at_hand()))
+
+    async def busy() -> None:
+        while len(at_hand) < 2:
+            if (seen := store.revision_at_hand()) is not None:
+                at_hand.append(("another", seen))
+            await asyncio.sleep(0)
+
+    asking, others = asyncio.create_task(asker()), [asyncio.create_task(busy()) for _ in range(3)]
+    await settled()
+    remote.begun[0].set_result(None)
+    await asyncio.gather(asking, *others)
+
+    assert at_hand == [("asker", 0), ("asker, a turn later", None)]
+    assert len(remote.begun) == 1

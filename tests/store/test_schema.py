@@ -7,6 +7,7 @@ from pathlib import Path
 
 import apsw
 import asyncpg
+import msgspec
 import pytest
 
 from foliot.errors import Conflict, FoliotError, InvalidInput
@@ -23,7 +24,12 @@ from foliot.store.resources.selectors import parse_labels
 from foliot.store.secrets.keyring import keyring_from_text
 from foliot.store.sqlite import file as sqlite_file
 from foliot.store.sqlite.database import SqliteDatabase
+from foliot.work.tasks.base import Command
+from foliot.work.tasks.commands import encode_command
+from foliot.work.tasks.list import TaskList
 
+pytestmark = pytest.mark.usefixtures("really_migrated")
+COMMAND = encode_command(Command("agent", "a", message="Go"))
 NEWEST = len(schema.migrations("sqlite"))
 
 
@@ -107,6 +113,54 @@ async def test_names_of_callers_that_were_there_stay_theirs(tmp_path: Path, post
     await server.close()
     await check_names(await SqliteDatabase.open(path))
     await check_names(await PostgresDatabase.open(postgres_url))
+
+
+# Labels that a task could have: two that look alike once put together, none, one with a zero, one too long to index.
+OLD_LABELS: list[dict[str, str | None]] = [
+    {"a=b": "c", "a": "b=c"},
+    {"a": None, "team": "blue"},
+    {"a": "x\0y"},
+    {"a": "b" * 20_000},
+    {"a": "b" * 20_000 + "c", "team": "blue"},
+]
+
+
+def old_tasks() -> list[tuple[object, ...]]:
+    texts = [msgspec.json.encode(each).decode() for each in OLD_LABELS]
+    return [(f"u{number}", f"t{number}", text, COMMAND) for number, text in enumerate(texts)]
+
+
+OLD_TASK = """
+INSERT INTO task (uid, namespace, name, target_kind, target, digest, phase, revision, attempt, priority, lane,
+                  spawned_by, parent, labels, command, plan, graph, summary, created_at, updated_at)
+VALUES ({}, 'default', {}, 'agent', 'a', 'd', 'succeeded', 1, 1, 1, '', '', '', {}, {}, '{{}}', '', '{{}}', 1.0, 1.0)
+"""
+
+
+async def check_labels(database: Database) -> None:
+    async def named(**labels: str) -> set[str]:
+        found, _ = await TaskList(database).list(namespace="default", labels=labels)
+        return {task.name for task in found}
+
+    assert await named(a="b=c") == await named(**{"a=b": "c"}) == {"t0"}
+    assert await named(team="blue") == {"t1", "t4"}
+    assert await named(a="b" * 20_000) == {"t3"}
+    assert await named(a="b" * 20_000, team="blue") == set()
+    await database.close()
+
+
+async def test_tasks_with_any_labels_are_carried_over(tmp_path: Path, postgres_url: str) -> None:
+    path, before = tmp_path / "foliot.db", _number_of("sizes") - 1
+    sqlite_file.prepare(path, upto=before).close()
+    file = apsw.Connection(str(path))
+    server = await asyncpg.connect(postgres_url)
+    await migrate(server, "here", upto=before)
+    file.executemany(OLD_TASK.format(*"????"), old_tasks())
+    await server.executemany(OLD_TASK.format("$1", "$2", "$3", "$4"), old_tasks())
+    file.close()
+    await server.close()
+    await check_labels(await SqliteDatabase.open(path))
+    await check_labels(await PostgresDatabase.open(postgres_url))
 
 
 def old_tools() -> list[tuple[str, str, str, str, int, str]]:

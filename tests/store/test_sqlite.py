@@ -12,16 +12,20 @@ import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import apsw
 import pytest
 
 from foliot.errors import Conflict, FoliotError, InvalidInput, Unavailable
+from foliot.store import queries
+from foliot.store.audit.log import AuditFilter, SqlAuditLog, append_records
+from foliot.store.heads import of_heads
 from foliot.store.open import open_database
 from foliot.store.sqlite import file as sqlite_file
 from foliot.store.sqlite import writer as sqlite_writer
 from foliot.store.sqlite.database import SqliteDatabase
-from foliot.store.transaction import Tx, many, one, rows, run, value
+from foliot.store.transaction import Statement, Tx, many, one, rows, run, value
 
 
 @pytest.fixture
@@ -81,6 +85,64 @@ async def test_concurrent_writes_share_commits(database: SqliteDatabase, monkeyp
     monkeypatch.setattr(sqlite_writer.Executor, "commit", counted)
     await asyncio.gather(*(database.write(put, f"n{n}", "x") for n in range(500)))
     assert commits < 100
+
+
+def noted(number: int) -> Tx[int]:
+    """Adds a record to the audit log; returns its place, as the body sees it."""
+    who = dict.fromkeys(("namespace", "agent", "tool", "run_id", "call_id"), "x")
+    (record,) = yield from append_records([{**who, "at": 1.0, "moment": "act", "outcome": f"n{number}"}], told=True)
+    return record.seq
+
+
+def noted_then_fail(number: int) -> Tx[int]:
+    yield from noted(number)
+    raise Conflict("no")
+
+
+def outcomes() -> Tx[list[str]]:
+    return [row["outcome"] for row in (yield from rows("audit_read", after=0, count=1000))]
+
+
+async def test_bodies_of_one_commit_move_the_head_of_the_audit_log_once(
+    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    perform = sqlite_writer.Executor._perform
+
+    def performed(executor: sqlite_writer.Executor, statement: Statement) -> Any:
+        if executor._heads is None:
+            done.append(statement.name)
+        return perform(executor, statement)
+
+    await database.write(noted, 0)
+    monkeypatch.setattr(sqlite_writer.Executor, "_perform", performed)
+    # Handed in without a wait between them, so they are one batch. Who reads the log sees all that came before.
+    first = [database.write(noted, number) for number in range(1, 9)]
+    between = database.write(outcomes)
+    rest = [database.write(noted, number) for number in range(9, 17)]
+    assert await asyncio.gather(*first, *rest) == list(range(2, 18))
+    assert await between == [f"n{number}" for number in range(9)]
+    assert done == ["audit_turn", "audit_add", "audit_advance", "audit_read", "audit_add", "audit_advance"]
+
+    log = SqlAuditLog(database)
+    assert [each.seq for each in reversed(await log.find(AuditFilter(), limit=100))] == list(range(1, 18))
+    assert (await log.verify()).broken is None
+
+
+async def test_a_body_that_fails_behind_its_record_leaves_no_gap_in_the_audit_log(database: SqliteDatabase) -> None:
+    writes = [database.write(noted_then_fail if number % 4 == 1 else noted, number) for number in range(12)]
+    results = await asyncio.gather(*writes, return_exceptions=True)
+    assert [isinstance(result, Conflict) for result in results] == [number % 4 == 1 for number in range(12)]
+    assert await database.write(outcomes) == [f"n{number}" for number in range(12) if number % 4 != 1]
+    verified = await SqlAuditLog(database).verify()
+    assert verified.broken is None
+    assert verified.head.seq == 9
+
+
+def test_every_query_about_the_audit_log_is_known_to_be_about_a_head() -> None:
+    about = {name for name, text in queries.load().items() if "audit" in text}
+    assert about
+    assert about <= of_heads()
 
 
 async def test_a_writer_yields_to_other_processes_only_when_there_are_some(
@@ -202,8 +264,7 @@ async def test_a_commit_of_this_process_or_of_another_connection_ends_the_wait(d
     other = await SqliteDatabase.open(database.path)
     try:
         for text, writer in (("1", database), ("2", other)):
-            await database.read("setting_get", name="a")
-            waiting = asyncio.create_task(database.wait_for_change(timeout=60))
+            waiting = asyncio.create_task(database.wait_for_change(database.change_mark(), timeout=600))
             await asyncio.sleep(0)
             await writer.write(put, "a", text)
             await asyncio.wait_for(waiting, 60)
@@ -211,16 +272,17 @@ async def test_a_commit_of_this_process_or_of_another_connection_ends_the_wait(d
         await other.close()
 
 
-async def test_a_commit_between_a_read_and_the_wait_is_not_missed(database: SqliteDatabase) -> None:
-    await database.read("setting_get", name="a")
+async def test_a_commit_after_the_mark_is_not_missed_whoever_has_read_it(database: SqliteDatabase) -> None:
+    seen = database.change_mark()
     outside = apsw.Connection(str(database.path))
     outside.execute("INSERT INTO setting VALUES ('x', 'y')")
     outside.close()
-    await asyncio.wait_for(database.wait_for_change(timeout=600), 60)
+    assert await get(database, "x") == "y"  # as any other coroutine of this thread may
+    await asyncio.wait_for(database.wait_for_change(seen, timeout=600), 60)
 
 
 async def test_a_wait_ends_without_a_change_too(database: SqliteDatabase) -> None:
-    await database.wait_for_change(timeout=0.01)
+    await database.wait_for_change(database.change_mark(), timeout=0.01)
 
 
 async def test_several_event_loops_can_share_one_store(database: SqliteDatabase) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from foliot.errors import Unavailable
+from foliot.store.journal.database import SqlJournal
 from foliot.store.sqlite.database import SqliteDatabase
 from tests.conformance.claims import add
 
@@ -55,10 +56,8 @@ async def test_a_replaced_file_refuses_the_next_commit_and_the_new_one_is_left_a
     await db.close()
     assert Path(f"{db.path}-wal").stat().st_size, "the log of the new store is not removed with the old one"
     await add(new, "newest")
-    found = await new.read(
-        "run_list", before="", namespace="", agent="", phases='["pending"]', count=9, private="", own=""
-    )
-    assert {row["id"] for row in found} == {"theirs", "newer", "newest"}
+    found = await SqlJournal(new).list()
+    assert {run.id for run in found} == {"theirs", "newer", "newest"}
     await new.close()
 
 

@@ -54,6 +54,7 @@ def synced_postgres(service_session: ServiceSession) -> Iterator[Postgres]:
 
 
 class TestPostgres:
+    @pytest.mark.usefixtures("really_migrated")
     async def test_each_test_gets_an_empty_database_with_pgvector_at_hand(self, postgres_url: str) -> None:
         connection = await asyncpg.connect(postgres_url)
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -168,6 +168,9 @@ class Kept:
 
     async def access(self, owner: FenceOwner) -> WorkspaceAccess:
         return await self._shared.access(owner)
+
+    def keeps_data(self, namespace: str, agent: str, rules: Mapping[str, Any]) -> bool:
+        return False
 
     async def folder(self, owner: FenceOwner, *, writes: bool = True) -> Path | None:
         return await self._shared.folder(owner)

@@ -43,7 +43,10 @@ class Definitions:
     async def version(self):
         return self.changes
 
-    async def agent(self, namespace: str, name: str) -> tuple[RunSpec, str]:
+    async def has_skills(self, namespace: str, user: str, version: object) -> bool:
+        return False
+
+    async def agent(self, namespace: str, name: str, *, user: str = "") -> tuple[RunSpec, str]:
         if name in self.missing:
             raise NotFound(f"there is no agent {name!r}")
         spec = RunSpec(name, "m", namespace=namespace, system=self.prompt, repairs=Repairs(model=self.model_attempts))

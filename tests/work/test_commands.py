@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from foliot.errors import InvalidInput
@@ -12,3 +14,19 @@ from foliot.work.tasks.commands import normalise
 def test_a_session_is_not_taken_along_and_ignored() -> None:
     with pytest.raises(InvalidInput, match=r"not a turn of a session.*sessions\.say"):
         normalise(Command("agent", "clerk", message="hi", session="s-1"))
+
+
+@pytest.mark.parametrize(
+    "attachments",
+    [tuple({"type": "t", "n": n} for n in range(21)), ({"type": "t", "d": "x" * 70_000},), ({"type": object()},)],
+)
+def test_the_attachments_of_a_task_are_bounded_as_those_of_a_message(attachments: tuple[dict[str, Any], ...]) -> None:
+    with pytest.raises(InvalidInput, match="attachments: "):
+        normalise(Command("agent", "clerk", message="hi", attachments=attachments))
+    normalise(Command("agent", "clerk", message="hi", attachments=tuple({"n": n} for n in range(20))))
+
+
+@pytest.mark.parametrize("labels", [{"a": None}, {"a": 1}, {"a": "b\0"}, {"a\0": "b"}, {1: "b"}])
+def test_labels_are_texts(labels: dict[Any, Any]) -> None:
+    with pytest.raises(InvalidInput, match=r"label .*: labels are texts"):
+        normalise(Command("agent", "clerk", message="hi", labels=labels))

@@ -11,6 +11,7 @@ import pytest
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.settings.settings import load_settings
 from foliot.store.audit.log import AuditFilter, SqlAuditLog
+from foliot.store.journal.database import SqlJournal
 from foliot.store.open import open_database
 from foliot.store.resources.database import SqlResourceStore
 from foliot.store.secrets.keyring import load_keyring
@@ -53,17 +54,7 @@ def keeper(store, rules: Retention, *, days: float = 0.0) -> Housekeeper:
 
 
 async def phases(database) -> dict[str, str]:
-    rows = await database.read(
-        "run_list",
-        before="",
-        namespace="",
-        agent="",
-        phases='["succeeded","waiting","running","pending"]',
-        count=99,
-        private="",
-        own="",
-    )
-    return {row["id"]: row["phase"] for row in rows}
+    return {run.id: run.phase for run in await SqlJournal(database).list(limit=99)}
 
 
 async def test_the_defaults_keep_a_month_and_forget_what_is_older(store) -> None:

@@ -120,7 +120,7 @@ async def test_a_model_that_is_not_there_counts(kit: Kit) -> None:
 
 
 class Hurried(Definitions):
-    async def agent(self, namespace: str, name: str) -> tuple[RunSpec, str]:
+    async def agent(self, namespace: str, name: str, *, user: str = "") -> tuple[RunSpec, str]:
         limits = Limits(max_seconds=60.0)
         return RunSpec(name, "m", namespace=namespace, limits=limits, repairs=Repairs(model=0)), f"sha256:{name}"
 

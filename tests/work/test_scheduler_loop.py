@@ -46,7 +46,7 @@ class Watched:
         self.writes += 1
         return await self.inner.write(body, *args, **kwargs)
 
-    async def wait_for_change(self, *, timeout: float) -> None:
+    async def wait_for_change(self, seen: object, *, timeout: float) -> None:
         self.waits.append(timeout)
         self.now += timeout
         if self.now >= self.end_at:

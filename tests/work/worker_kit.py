@@ -64,8 +64,11 @@ class CountingDatabase:
             raise Unavailable("the connection was lost during the commit")
         return result
 
-    async def wait_for_change(self, *, timeout: float) -> None:
-        await self._inner.wait_for_change(timeout=timeout)
+    def change_mark(self) -> object:
+        return self._inner.change_mark()
+
+    async def wait_for_change(self, seen: object, *, timeout: float) -> None:
+        await self._inner.wait_for_change(seen, timeout=timeout)
 
     async def close(self) -> None:
         await self._inner.close()

@@ -59,23 +59,16 @@ class StoreTransport:
             await stop_tasks(self._watcher)
 
     async def _watch(self) -> None:
-        seen = self._database.version()
-        self._tray.ring()  # whatever was committed before anyone watched
+        seen: object = None
         while True:
             try:
+                # The first mark differs from none: whatever was committed before anyone watched rings too.
+                if (mark := self._database.change_mark()) != seen:
+                    seen = mark
+                    self._tray.ring()
                 await asyncio.sleep(self._pace)
-                # Reads of others on this thread count as seen for `wait_for_change`: what they read of a commit
-                # during the pause would never ring.
-                if self._database.version() in (None, seen) and not await self._changed():
-                    continue
-                seen = self._database.version()
-                self._tray.ring()
+                await self._database.wait_for_change(seen, timeout=_LOOK_AGAIN)
             except FoliotError as error:
                 # The worker looks by itself meanwhile, and reports what is wrong with the database.
                 log.debug("changes of the database cannot be heard: %s", error)
                 await asyncio.sleep(_AFTER_ERROR)
-
-    async def _changed(self) -> bool:
-        begun = time.monotonic()
-        await self._database.wait_for_change(timeout=_LOOK_AGAIN)
-        return time.monotonic() - begun < _LOOK_AGAIN

@@ -21,6 +21,8 @@ from foliot.tools.outbound.client import OutboundClient
 
 Respond: TypeAlias = Literal["mention", "always", "disabled"]
 Progress: TypeAlias = Callable[[str], Awaitable[bool]]
+Token: TypeAlias = Callable[[], Awaitable[str]]
+"""Looks the secret of a channel up, as it is now. Raises `ToolSecretMissing`, `SecretError`."""
 
 
 class ChannelMember(Struct, frozen=True):
@@ -193,5 +195,5 @@ class ChannelContext:
     declared: DeclaredChannel
     receive: Callable[[Incoming], Awaitable[Received]]
     client: OutboundClient
-    secret: Callable[[], Awaitable[str]]
+    secret: Token
     clock: Callable[[], float]

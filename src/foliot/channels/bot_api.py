@@ -13,7 +13,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from foliot.channels.base import DeliveryFailed
+from foliot.channels.base import DeliveryFailed, Token
+from foliot.errors import FoliotError
 from foliot.tools.base import ToolError
 from foliot.tools.outbound.client import OutboundClient, Patience
 
@@ -91,9 +92,9 @@ class _Envelope(Struct):
 
 
 class BotApi:
-    """The methods that are used here, for one bot."""
+    """The methods that are used here, for one bot. `token` is looked up for each request: it may be changed."""
 
-    def __init__(self, client: OutboundClient, endpoint: str, token: str) -> None:
+    def __init__(self, client: OutboundClient, endpoint: str, token: Token) -> None:
         self._client = client
         self._endpoint = endpoint.rstrip("/")
         self._token = token
@@ -147,14 +148,15 @@ class BotApi:
         # What is not a plain path of theirs is none that they gave.
         if not file.file_path or ".." in file.file_path or any(c in file.file_path for c in "?#\\\x00"):
             raise DeliveryFailed("the file cannot be fetched", final=True)
-        url = f"{self._endpoint}/file/bot{self._token}/{file.file_path}"
+        token = await self._current_token()
+        url = f"{self._endpoint}/file/bot{token}/{file.file_path}"
         try:
             async with self._client.send("GET", url, redirects=0) as answer:
                 if answer.status != 200:
                     raise DeliveryFailed(f"the file cannot be fetched: HTTP {answer.status}", final=answer.status < 500)
                 return await answer.read(LARGEST_DOWNLOAD)
         except ToolError as error:
-            raise self._failed(error) from None
+            raise _failed(error, token) from None
 
     @staticmethod
     def _number(result: msgspec.Raw) -> int:
@@ -178,7 +180,8 @@ class BotApi:
         return await self._post(method, msgspec.json.encode(arguments), "application/json", patience)
 
     async def _post(self, method: str, body: bytes, content_type: str, patience: float) -> msgspec.Raw:
-        url = f"{self._endpoint}/bot{self._token}/{method}"
+        token = await self._current_token()
+        url = f"{self._endpoint}/bot{token}/{method}"
         try:
             async with self._client.send(
                 "POST", url, headers={"Content-Type": content_type}, body=body, redirects=0, patience=Patience(patience)
@@ -186,7 +189,7 @@ class BotApi:
                 content = await answer.read(LARGEST_ANSWER)
                 status = answer.status
         except ToolError as error:
-            raise self._failed(error) from None
+            raise _failed(error, token) from None
         try:
             envelope = msgspec.json.decode(content, type=_Envelope)
         except (msgspec.DecodeError, msgspec.ValidationError):
@@ -201,9 +204,16 @@ class BotApi:
             after=envelope.parameters.retry_after,
         )
 
-    def _failed(self, error: ToolError) -> DeliveryFailed:
-        """Says what went wrong on the way, without the token that stands in the address."""
-        return DeliveryFailed(error.message.replace(self._token, "***"), final=not error.retryable)
+    async def _current_token(self) -> str:
+        try:
+            return (await self._token()).strip()
+        except FoliotError as error:
+            raise DeliveryFailed(error.message) from None
+
+
+def _failed(error: ToolError, token: str) -> DeliveryFailed:
+    """Says what went wrong on the way, without the token that stands in the address."""
+    return DeliveryFailed(error.message.replace(token, "***"), final=not error.retryable)
 
 
 class _Number(Struct):

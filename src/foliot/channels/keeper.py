@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 PATH: Final = "/v1/channel-messages/"
 KIND: Final = "Channel"
+# What a channel may lack when it is declared: it is tried again when one of these has changed.
+LACKED: Final = ("Secret", "ReferenceGrant")
 LONGEST_REST: Final = 5.0
 PACE: Final = 0.2
 KEPT_FOR: Final = 7 * 86_400.0
@@ -59,6 +61,7 @@ class ChannelKeeper:
         self._open: dict[str, Channel] = {}
         self._started: set[str] = set()
         self._errors: dict[str, str] = {}  # why a channel could not be opened
+        self._unopened: dict[str, int] = {}  # which could not, and as of which revision
         self._pruned = 0.0
         self._shown = 0
         self._opening: dict[str, asyncio.Lock] = {}
@@ -75,9 +78,10 @@ class ChannelKeeper:
         try:
             while True:
                 try:
+                    seen = self._inside.database.change_mark()
                     await self._look()
                     await self.deliveries.begin()
-                    await self._inside.database.wait_for_change(timeout=await self._rest())
+                    await self._inside.database.wait_for_change(seen, timeout=await self._rest())
                 except FoliotError as error:
                     log.warning("channels are looked at again: %s", error.message)
                     await asyncio.sleep(1.0)
@@ -107,6 +111,8 @@ class ChannelKeeper:
                 self._opening.pop(uid, None)
         if self._replugged:
             await self._make_plugged_anew()
+        if self._unopened:
+            await self._try_again()
         for uid, document in list(self._followed.documents.items()):
             if uid not in self._started:
                 await self._start(uid, document)
@@ -128,16 +134,26 @@ class ChannelKeeper:
         for uid in list(self._open):
             await self._stop(uid)
 
+    async def _try_again(self) -> None:
+        """Has channels started again that could not be opened, once a secret or a grant has changed since."""
+        if await self._followed.have_changed(LACKED, min(self._unopened.values())):
+            self._started -= self._unopened.keys()
+        else:
+            self._unopened = dict.fromkeys(self._unopened, self._followed.revision)
+
     async def _start(self, uid: str, document: Document) -> None:
-        error = ""
+        error, before = "", self._errors.get(uid)
+        self._unopened.pop(uid, None)
         try:
             channel = await self._opened(document)
             await channel.start()
             self._started.add(uid)
         except FoliotError as failed:
             error = failed.message
-            log.warning("channel %s cannot be opened: %s", document["metadata"]["name"], error)
-            self._started.add(uid)  # again when it changes, or when something is delivered
+            if error != before:
+                log.warning("channel %s cannot be opened: %s", document["metadata"]["name"], error)
+            self._started.add(uid)  # again when it changes, when its secret does, or when something is delivered
+            self._unopened[uid] = self._followed.revision
         except Exception:  # one that nobody can read must not stop the others
             log.exception("channel %s cannot be dealt with", document["metadata"]["name"])
             error = "it cannot be read"
@@ -148,6 +164,7 @@ class ChannelKeeper:
     async def _stop(self, uid: str) -> None:
         self._started.discard(uid)
         self._errors.pop(uid, None)
+        self._unopened.pop(uid, None)
         if (channel := self._open.pop(uid, None)) is not None:
             await channel.stop()
 
@@ -175,8 +192,9 @@ class ChannelKeeper:
             return WebhookChannel(
                 declared, client, partial(self._secret, declared), self.conversations, clock=inside.clock
             )
+        token = partial(self._secret, declared)
         try:
-            token = (await self._secret(declared)).strip()
+            await token()  # the status of the channel says at once that it has none
         except FoliotError as error:
             raise DeliveryFailed(error.message) from None
         return TelegramChannel(

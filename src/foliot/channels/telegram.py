@@ -75,6 +75,14 @@ class TelegramReceipt(Struct, omit_defaults=True):
     sent: int = 0
 
 
+class _Draft:
+    """The draft of a turn that is being written: its number once people see it, and when it grows no more."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.ended = asyncio.Event()
+
+
 class TurnWatch(Struct, frozen=True):
     """How a channel sees turns as they are written: the turn at work of a session, and a reader of a run."""
 
@@ -111,7 +119,7 @@ class TelegramChannel:
         self._poll_seconds = poll_seconds
         self._polling: asyncio.Task[None] | None = None
         self._drafting: dict[str, asyncio.Task[None]] = {}
-        self._drafted: dict[str, asyncio.Event] = {}
+        self._drafted: dict[str, _Draft] = {}
         self._me: TelegramUser | None = None
 
     async def start(self) -> None:
@@ -291,9 +299,12 @@ class TelegramChannel:
 
     async def deliver(self, notification: Notification) -> None:
         """Sends an answer in as many messages as it takes; its draft becomes the first. Raises `DeliveryFailed`."""
-        if (drafted := self._drafted.get(notification.run_id)) is not None:
-            await drafted.wait()  # or a late edit would undo the answer; it ends with the run
         receipt = _receipt(notification.receipt)
+        if (drafted := self._drafted.get(notification.run_id)) is not None:
+            await drafted.ended.wait()  # or a late edit would undo the answer; it ends with the run
+            if drafted.number and not receipt.draft:  # it was sent while this delivery was being taken
+                receipt.draft = drafted.number
+                await _noted(notification, receipt)
         chat, thread = notification.address.to, notification.address.thread_id
         texts = split_text(notification.text)
         for number, text in enumerate(texts):
@@ -341,18 +352,18 @@ class TelegramChannel:
                 mine = [each for each in await self._outbox.addresses(run_id) if each.channel == self.declared.name]
                 if not mine:
                     return
-                drafted = self._drafted[run_id] = asyncio.Event()
+                drafted = self._drafted[run_id] = _Draft()
                 try:
                     with watch.read(run_id) as reader:
-                        await self._draft_turn(reader, run_id, mine[0], partial(watch.turn_of, session))
+                        await self._draft_turn(reader, run_id, mine[0], partial(watch.turn_of, session), drafted)
                 finally:
-                    drafted.set()
+                    drafted.ended.set()
                     del self._drafted[run_id]
         except FoliotError as error:
             log.info("channel %s: a draft is left: %s", self.declared.name, error.message)
 
     async def _draft_turn(
-        self, reader: Reader, run_id: str, address: Address, turn: Callable[[], Awaitable[str]]
+        self, reader: Reader, run_id: str, address: Address, turn: Callable[[], Awaitable[str]], draft: _Draft
     ) -> None:
         """Sends what is written so far, at most once a second, and stores the number of the draft with its delivery."""
         receipt = TelegramReceipt()
@@ -372,6 +383,7 @@ class TelegramChannel:
                         pass  # what comes before it is shown before it
                     elif piece and not receipt.draft:
                         receipt.draft = await self._api.send(address.to, piece, thread=address.thread_id)
+                        draft.number = receipt.draft
                         stored = msgspec.json.encode(receipt).decode()
                         namespace = self.declared.namespace
                         await self._outbox.draft(run_id, namespace, address, stored, now=now)

@@ -7,13 +7,13 @@ The id of an answer is the key of its delivery: a receiver that knows it drops w
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from foliot.channels.base import DeclaredChannel, DeliveryFailed, Incoming, Notification
+from foliot.channels.base import DeclaredChannel, DeliveryFailed, Incoming, Notification, Token
 from foliot.channels.conversations import Conversations
 from foliot.engine.base import Clock
 from foliot.errors import Conflict, FoliotError, SecretError
@@ -35,9 +35,6 @@ SCHEME: Final = Scheme(
     id_header="webhook-id",
     encoding="base64",
 )
-
-Token: TypeAlias = Callable[[], Awaitable[str]]
-"""Looks the secret of a channel up. Raises `ToolSecretMissing`, `SecretError`."""
 
 
 class PostedMessage(Struct, forbid_unknown_fields=True):

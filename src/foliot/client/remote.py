@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from foliot.client import wire
 from foliot.client.http import RemoteGroup, new_key
+from foliot.client.remote_folders import RemoteFolders
 from foliot.client.remote_operations import (
     RemoteAudit,
     RemoteBudgets,
@@ -356,6 +357,10 @@ class RemoteClient(RemoteAbout, Groups):
     @property
     def sessions(self) -> RemoteSessions:
         return RemoteSessions(self._http)
+
+    @property
+    def folders(self) -> RemoteFolders:
+        return RemoteFolders(self._http)
 
     @property
     def tools(self) -> RemoteTools:

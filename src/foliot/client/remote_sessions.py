@@ -15,7 +15,7 @@ from foliot.client.http import Params, RemoteGroup, new_key
 from foliot.client.remote_work import declared_name
 from foliot.common.pages import read_first
 from foliot.kernel.messages import Message
-from foliot.runtime.answers import SayOrder, SessionOrder
+from foliot.runtime.answers import InvalidateOrder, SayOrder, SessionOrder
 from foliot.runtime.groups.sessions import SessionGroup
 from foliot.sessions.base import Found, TurnOptions, TurnView, check_said
 from foliot.sessions.chat_events import ChatEvent, EndEvent, ErrorEvent
@@ -223,6 +223,13 @@ class RemoteSessions(RemoteGroup, SessionGroup):
 
     async def resume(self, id: str) -> Session:
         return await self._post(f"{_at(id)}/resume", {}, Session, repeatable=True)
+
+    async def invalidate(self, *, user: str = "", namespace: str = "default") -> None:
+        order = msgspec.json.encode(InvalidateOrder(namespace, user))
+        asked = {"namespace": namespace}
+        await self._http.ask(
+            "POST", f"{SESSIONS}/invalidate", params=asked, body=order, headers=new_key(), repeatable=True
+        )
 
     async def stop(self, id: str, *, drop: bool = False) -> bool:
         return (await self._post(f"{_at(id)}/stop", {"drop": drop}, _Stopped, timeout=STOP_WITHIN)).stopped

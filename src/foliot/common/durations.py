@@ -56,6 +56,7 @@ def nanoseconds(text: str) -> int:
     return total
 
 
+@lru_cache(maxsize=1024)
 def seconds(text: str) -> float:
     """The length in seconds, for timers. Raises `ValueError` as `nanoseconds` does."""
     return nanoseconds(text) / _SECOND

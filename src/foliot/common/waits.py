@@ -6,6 +6,7 @@ holds a run must hear that the store is away, and try once more, before others m
 
     answer    what a caller waits for: a read, a transaction with its tries     a quarter of the lease
     attempt   one try of it on one connection, and the making of a connection   four fifths of that
+    place     a long read waits for others of its kind to end, before its try   the rest of the answer
     lock      the server waits for the lock of another transaction              half a try
     ping      a quiet connection is asked whether its other end lives           a ninth of the lease
     goodbye   what a part may still say while a process ends                    a sixth of the lease
@@ -42,6 +43,10 @@ class Waits:
     @property
     def attempt(self) -> float:
         return self.answer * 0.8
+
+    @property
+    def place(self) -> float:
+        return self.answer - self.attempt
 
     @property
     def lock(self) -> float:

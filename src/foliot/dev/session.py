@@ -16,9 +16,10 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -34,12 +35,22 @@ NATS_VARIABLE = "FOLIOT_TEST_NATS_URL"
 END_SECONDS = 40.0
 
 
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A database that others are copies of. `make` fills it, by its URL; `renew` tells each copy from the others."""
+
+    name: str
+    make: Callable[[str], Coroutine[Any, Any, None]]
+    renew: str
+
+
 class ServiceSession:
     def __init__(self, folder: Path, *, owner: int | None, environ: Mapping[str, str]) -> None:
         """Use `begin` or `join`. `owner` is the descriptor that holds the lock, in the first process only."""
         self.folder = folder
         self._owner = owner
         self._postgres_url = environ.get(POSTGRES_VARIABLE)
+        self._is_named = self._postgres_url is not None
         self._nats_url = environ.get(NATS_VARIABLE)
 
     @classmethod
@@ -80,15 +91,37 @@ class ServiceSession:
         return self._postgres_url
 
     @contextmanager
-    def database(self) -> Generator[str]:
-        """The URL of a fresh, empty database on the shared server, dropped afterwards."""
+    def database(self, *, model: Model | None = None) -> Generator[str]:
+        """The URL of a fresh database on the shared server, dropped afterwards: an empty one, or a copy of the model.
+
+        A server named by the environment keeps no models: what the model would have in it is left to the caller.
+        """
         admin = self.postgres_url()
+        if self._is_named:
+            model = None
+        template = "template0" if model is None else self._made(model)
         name = f"test_{secrets.token_hex(8)}"
-        _finish(_execute(admin, f'CREATE DATABASE "{name}" TEMPLATE template0 STRATEGY file_copy'))
+        url = urlunsplit(urlsplit(admin)._replace(path=f"/{name}"))
+        _finish(_execute(admin, f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy'))
         try:
-            yield urlunsplit(urlsplit(admin)._replace(path=f"/{name}"))
+            if model is not None:
+                _finish(_execute(url, model.renew))
+            yield url
         finally:
             _finish(_execute(admin, f'DROP DATABASE "{name}" WITH (FORCE)'))
+
+    def _made(self, model: Model) -> str:
+        """The database that copies are made of; whichever process needs it first makes it, and others wait."""
+        admin, name = self.postgres_url(), f"model_{model.name}"
+        with open(self.folder / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            done = self.folder / f"{name}.done"
+            if not done.exists():
+                _finish(_execute(admin, f'DROP DATABASE IF EXISTS "{name}"'))
+                _finish(_execute(admin, f'CREATE DATABASE "{name}" TEMPLATE template0 STRATEGY file_copy'))
+                _finish(model.make(urlunsplit(urlsplit(admin)._replace(path=f"/{name}"))))
+                done.touch()
+        return name
 
     @contextmanager
     def nats(self, *, account: int, accounts: int) -> Generator[str]:

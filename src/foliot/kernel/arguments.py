@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from math import isfinite
 from typing import Any, Final, cast
@@ -30,6 +30,8 @@ LONGEST_NAME: Final = 1024
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _NAMED: Final = re.compile(r'"\s*:')
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+# Built in, under a name that says nothing of its result to a type checker: a cast would be a call for each value.
+_kind_of: Callable[[Any], Any] = type
 _canonical: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -64,11 +66,11 @@ def sameness(arguments: Mapping[str, Any], schema: Mapping[str, Any] | None) -> 
     """
     found: dict[str, Any] = {}
     for name, value in arguments.items():
-        kind = cast("type[Any]", type(value))
+        kind = _kind_of(value)
         found[name] = _by_value(value) if kind is float or kind is dict or kind is list else value
     properties: Any = schema.get("properties") if schema else None
-    if type(properties) is dict:
-        for name, told in cast("dict[str, Any]", properties).items():
+    if _kind_of(properties) is dict:
+        for name, told in properties.items():
             if name not in found and type(told) is dict and "default" in told:
                 found[name] = _by_value(told["default"])
     return _canonical(found)
@@ -92,11 +94,11 @@ def arguments_digest(arguments: Mapping[str, Any]) -> str:
 
 def problem_of(arguments: Any) -> str:
     """Says why arguments cannot be judged; empty when they can. Only types that JSON has are taken, no subclasses."""
-    if type(arguments) is not dict:
+    if _kind_of(arguments) is not dict:
         return "the arguments are not an object"
-    for name, value in cast("dict[Any, Any]", arguments).items():
+    for name, value in arguments.items():
         # Nearly all arguments are short texts and numbers, one level deep.
-        kind = cast("type[Any]", type(value))
+        kind = _kind_of(value)
         if kind is str:
             if "\0" in value or not (value.isascii() or _is_unicode(value)):
                 return _said(_place((name,)), value)
@@ -105,6 +107,8 @@ def problem_of(arguments: Any) -> str:
                 return _said(_place((name,)), value)
         elif kind is not bool and value is not None and (problem := _problem(value, (name,))):
             return problem
+        if type(name) is str and len(name) <= LONGEST_NAME and name.isascii() and "\0" not in name:
+            continue
         if problem := _problem_of_name(name, ()):
             return problem
     return ""
@@ -142,7 +146,7 @@ def repeated_name(text: str | bytes, value: Any) -> str:
 
 
 def _problem(value: Any, place: tuple[str | int, ...]) -> str:
-    kind = cast("type[Any]", type(value))
+    kind = _kind_of(value)
     if kind is str:
         return _said(_place(place), value) if "\0" in value or not _is_unicode(value) else ""
     if kind is bool or value is None:
@@ -226,13 +230,13 @@ def _ignored(number: str) -> int:
 
 
 def _names_in(value: Any) -> int:
-    count = 0
-    if type(value) is dict:
-        items = cast("dict[str, Any]", value)
-        count, inside = len(items), items.values()
-    else:
-        inside = cast("list[Any]", value) if type(value) is list else ()
+    kind, count, inside = _kind_of(value), 0, value
+    if kind is dict:
+        count, inside = len(value), value.values()
+    elif kind is not list:
+        return 0
     for item in inside:
-        if type(item) is dict or type(item) is list:
+        kind = _kind_of(item)
+        if kind is dict or kind is list:
             count += _names_in(item)
     return count

@@ -22,6 +22,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
+from foliot.kernel.messages import Message
 from foliot.kernel.run.events import InputMode
 
 MODES: Final[tuple[InputMode, ...]] = ("queue", "followup", "collect", "steer", "steer-backlog", "interrupt")
@@ -42,6 +43,12 @@ MOST_WAITING: Final = 200
 MOST_BYTES: Final = 16 * 1024 * 1024
 # A crowd that never falls silent is answered after so many times the pause that is waited for.
 MOST_PAUSES: Final = 10
+# What the rules of an inbox may say.
+LONGEST_DEBOUNCE: Final = 3600.0
+LARGEST_CAP: Final = 10_000
+# What is kept of inputs that had to make room: a line of each, and so many lines before one turn.
+LONGEST_LINE: Final = 200
+MOST_LINES: Final = 50
 
 
 class InboxOptions(Struct, frozen=True):
@@ -55,6 +62,12 @@ class InboxOptions(Struct, frozen=True):
     debounce: float = 0.5
     cap: int = 20
     drop: Drop = "summarize"
+
+
+def line_of(message: Message) -> str:
+    """Returns the line that is kept of a message which had to make room."""
+    text = " ".join(message.text.split()) or "(a file)"
+    return text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 1]}…"
 
 
 class Waiting(Struct, frozen=True):
@@ -168,7 +181,7 @@ def next_turn(waiting: Sequence[Waiting], now: float, options: InboxOptions) -> 
         if each.mode == "collect":
             collected.setdefault(each.place, []).append(each)
     silences = {
-        place: min(together[-1].at + options.debounce, together[0].at + MOST_PAUSES * options.debounce)
+        place: end_of_silence(together[0].at, together[-1].at, options.debounce)
         for place, together in collected.items()
     }
     for each in ordered:
@@ -177,6 +190,11 @@ def next_turn(waiting: Sequence[Waiting], now: float, options: InboxOptions) -> 
         if silences[each.place] <= now:
             return NextTurn(tuple(other.seq for other in collected[each.place]))
     return NextTurn(at=min(silences.values()))
+
+
+def end_of_silence(first: float, last: float, debounce: float) -> float:
+    """Returns when inputs are answered that were collected from `first` to `last`, unless more is said before."""
+    return min(last + debounce, first + MOST_PAUSES * debounce)
 
 
 class AfterTurn(Struct, frozen=True):

@@ -38,6 +38,15 @@ def texts_in(json: bytes) -> Iterator[tuple[int, int]]:
         yield begin, end
 
 
+def longest_text(json: bytes) -> tuple[int, int]:
+    """Returns a place where the bytes of the longest text in a JSON document stand, without its quotes."""
+    if len(json) >= _MATCHED:
+        return max(texts_in(json), key=lambda place: place[1] - place[0], default=(0, 0))
+    longest = max(_TEXT.findall(json), key=len, default=b"")
+    begin = json.find(longest) + 1
+    return (begin, begin + len(longest) - 2) if longest else (0, 0)
+
+
 def has_more_values(json: bytes, most: int = MOST_VALUES) -> bool:
     """Whether a JSON document has more values than so, by the signs in front of them. Those in texts do not count."""
     if len(json) <= most or _signs(json, 0, len(json)) <= most:

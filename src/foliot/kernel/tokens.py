@@ -37,6 +37,12 @@ _DOCUMENT_LEAST: Final = 250
 
 _schema_tokens: OrderedDict[int, tuple[tuple[ToolSpec, ...], int]] = OrderedDict()
 _SCHEMA_CACHE: Final = 256
+# The estimates of the last long transcripts. Each question of a run repeats all that was said before it, so only what
+# is new is estimated. What is kept for that alone is bounded: so many transcripts, of so many tokens, without files.
+_transcript_tokens: OrderedDict[int, tuple[tuple[Message, ...], ImageRule, int]] = OrderedDict()
+_TRANSCRIPT_CACHE: Final = 32
+_TRANSCRIPT_MESSAGES: Final = 64
+_TRANSCRIPT_TOKENS: Final = 100_000
 
 
 # --- pictures --------------------------------------------------------------------------------------------------------
@@ -219,10 +225,35 @@ def estimate_tools(tools: tuple[ToolSpec, ...]) -> int:
 def estimate_request(request: ModelRequest) -> int:
     """Input tokens of a request, uncorrected: the same request gives the same number in every process."""
     total = estimate_text(request.system) + estimate_tools(request.tools)
-    total += PER_MESSAGE * len(request.messages)
-    images = image_rule(request.model)
-    for message in request.messages:
-        total += estimate_parts(message.parts, images)
+    total += PER_MESSAGE * len(request.messages) + _estimate_transcript(request.messages, image_rule(request.model))
     if request.output_schema is not None:
         total += len(msgspec.json.encode(request.output_schema)) // 4
     return total
+
+
+def _estimate_transcript(messages: tuple[Message, ...], images: ImageRule) -> int:
+    """Tokens of the parts of all messages. Of a long transcript those that are known from the last time are skipped."""
+    if len(messages) < _TRANSCRIPT_MESSAGES:
+        return sum(estimate_parts(message.parts, images) for message in messages)
+    key = id(messages[0])
+    count = total = 0
+    known = _transcript_tokens.pop(key, None)
+    # Two tuples of the same objects are compared without looking into them.
+    if known is not None and known[1] == images and messages[: len(known[0])] == known[0]:
+        count, total = len(known[0]), known[2]
+    for message in messages[count:-1]:
+        total += estimate_parts(message.parts, images)
+    # The last one may be a note for this question alone.
+    if total <= _TRANSCRIPT_TOKENS and not any(map(_has_file, messages[count:-1])):
+        _transcript_tokens[key] = messages[:-1], images, total
+        if len(_transcript_tokens) > _TRANSCRIPT_CACHE:
+            _transcript_tokens.popitem(last=False)
+    return total + estimate_parts(messages[-1].parts, images)
+
+
+def _has_file(message: Message) -> bool:
+    return any(
+        isinstance(piece, Media)
+        for part in message.parts
+        for piece in (part.content if isinstance(part, ToolResult) else (part,))
+    )

@@ -129,8 +129,8 @@ class Model(BaseModel):
 
     `required` names the fields that must not be empty, with what is said behind "… is required". `removed` maps fields
     of the past to what to use instead. `rules` say in JSON Schema what `problems` says in words, for editors;
-    `excused` when a required field is filled in by `complete`. `kept_empty` names the fields whose empty list says
-    something, and is emitted.
+    `excused` when a required field is filled in by `complete`. `kept_empty` names the fields whose empty list or
+    object says something, and is emitted.
     """
 
     model_config = ConfigDict(
@@ -194,7 +194,9 @@ class Model(BaseModel):
     def _emit(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         kept = self.kept_empty
         return {
-            key: value for key, value in handler(self).items() if value not in _EMPTY or (value == [] and key in kept)
+            key: value
+            for key, value in handler(self).items()
+            if value not in _EMPTY or (key in kept and value in ([], {}))
         }
 
     @classmethod

@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Final, cast
+
+_encode: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
 def definition_digest(document: Mapping[str, Any]) -> str:
@@ -24,8 +26,7 @@ def canonical_json(value: Any) -> bytes:
 
     A database may give back `1` for `1.0`; the digest must not notice.
     """
-    text = json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.encode()
+    return _encode(_plain(value)).encode()
 
 
 def _plain(value: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from foliot.common.suggestions import did_you_mean, nearest
 from foliot.errors import UsageError
+from foliot.resources.skill_files import is_misnamed
 from foliot.resources.skill_trust import QUARANTINED, in_quarantine
 
 if TYPE_CHECKING:
@@ -347,8 +348,11 @@ def phase_of(document: Mapping[str, Any]) -> str:
     spec: dict[str, Any] = document.get("spec") or {}
     if spec.get("suspend") is True:
         return "Suspended"
-    if kind is not None and kind.name == "Skill" and in_quarantine(document):
-        return QUARANTINED
+    if kind is not None and kind.name == "Skill":
+        if is_misnamed(document):
+            return "Error"
+        if in_quarantine(document):
+            return QUARANTINED
     return kind.phase if kind is not None else ""
 
 

@@ -311,10 +311,12 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
                 "execution.on_expiry execution.budget_notes limits.max_steps "
                 "limits.max_tokens limits.max_cost_usd limits.max_tool_calls limits.timeout max_concurrency "
                 "code.runs_in code.max_calls code.timeout compaction.max_tokens compaction.keep_tail "
+                "inbox.debounce inbox.cap inbox.drop "
                 "delegation.presets.name delegation.presets.description delegation.presets.timeout "
                 "delegation.presets.prompt delegation.presets_from delegation.timeout delegation.max_depth "
                 "delegation.max_runs delegation.allow_cycles "
-                "output_schema workspace.access workspace.quota workspace.max_files workspace.mode",
+                "output_schema workspace.access workspace.quota workspace.max_files workspace.mode "
+                "workspace.data",
             ),
             *_all("files", "workspace.source", "workspace_sources"),
             *_all("reaches", "hooks.http.url", "outbound_allow"),

@@ -39,7 +39,7 @@ PATH_RULE: Final = (
 )
 SKILL_NAME: Final = re.compile(r"(?=.{1,64}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
 SKILL_PATH: Final = re.compile(r"(?=.{1,200}\Z)[A-Za-z0-9_][A-Za-z0-9._-]*(?:/[A-Za-z0-9_][A-Za-z0-9._-]*){0,8}")
-_SKIPPED: Final = frozenset({"node_modules", "__pycache__"})
+SKIPPED: Final = frozenset({"node_modules", "__pycache__"})
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A pipe is opened without waiting for its other end, and refused a moment later.
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -52,6 +52,13 @@ _KEYS: Final = {
 }
 Read: TypeAlias = tuple[dict[str, Any] | None, list[Finding]]
 SkillStatus: TypeAlias = Literal["draft", "active", "deprecated"]
+
+
+def is_misnamed(document: Mapping[str, Any]) -> bool:
+    """Whether a Skill has a name that no skill can have: it was stored when the name was not checked."""
+    spec: Mapping[str, Any] = document.get("spec") or {}
+    called: str = spec.get("name") or document["metadata"]["name"]
+    return SKILL_NAME.fullmatch(called) is None
 
 
 def find_skills(root: str) -> tuple[list[str], list[Finding]]:
@@ -81,7 +88,7 @@ def _search(folder: str, depth: int, seen: list[int], findings: list[Finding]) -
             return
         if entry.name.lower() == SKILL_FILE.lower():
             findings.append(_finding(entry.path, f"a skill has its text in {SKILL_FILE}, in this spelling"))
-        elif entry.name.startswith(".") or entry.name in _SKIPPED:
+        elif entry.name.startswith(".") or entry.name in SKIPPED:
             continue
         elif entry.is_symlink():
             if _leads_to_folder(entry):
@@ -97,6 +104,11 @@ def _search(folder: str, depth: int, seen: list[int], findings: list[Finding]) -
                 yield entry.path
             else:
                 findings.append(_finding(entry.path, "has no front matter, so it is no skill", None, "warning"))
+
+
+def is_single_skill(entry: os.DirEntry[str]) -> bool:
+    """Whether a Markdown file is a skill of its own: it has front matter, and is no link."""
+    return entry.name.endswith(".md") and entry.is_file(follow_symlinks=False) and _has_front_matter(entry.path)
 
 
 def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
@@ -205,7 +217,7 @@ def _read_folder(
                 _finding(place, f"there are more than {MOST_FILES} files, or {MOST_ENTRIES} entries in all")
             )
             return
-        if name.startswith(".") or name in _SKIPPED:
+        if name.startswith(".") or name in SKIPPED:
             message = "is no part of the skill: names that begin with a dot, and what programs leave, are left out"
             findings.append(_finding(where, message, None, "warning"))
             continue

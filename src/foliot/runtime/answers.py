@@ -96,6 +96,16 @@ class SessionOrder(Struct, frozen=True):
     options: dict[str, Any] = {}
 
 
+class InvalidateOrder(Struct, frozen=True):
+    """A user for whose sessions nothing that is warm is to be used any more; by default whoever asks.
+
+    Another name needs the role admin.
+    """
+
+    namespace: str = "default"
+    user: str = ""
+
+
 class SayOrder(Struct, frozen=True):
     """A message to a session: a text, or a message of a user with parts. The same `key` twice is one input."""
 
@@ -155,8 +165,16 @@ class Replayed(Struct, frozen=True):
     difference: ReplayDifference | None = None
 
 
+class FolderOrder(Struct, frozen=True, forbid_unknown_fields=True):
+    """The folder to be deleted: a user's, by default the caller's, or with `system` that for runs without a user."""
+
+    namespace: str = "default"
+    user: str = ""
+    system: bool = False
+
+
 class RunContent(Struct, frozen=True):
-    """Content that a run keeps, by its digest. In JSON, `data` is base64."""
+    """Content that a run or a folder keeps, by its digest. In JSON, `data` is base64."""
 
     digest: str
     data: bytes

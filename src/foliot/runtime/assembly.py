@@ -29,6 +29,7 @@ from foliot.engine.definition.freeze import (
     program_of,
     summariser_of,
     tool_rule,
+    with_data_notes,
     with_search,
     with_tool,
 )
@@ -39,6 +40,7 @@ from foliot.engine.definition.skills import (
     offered_of,
     quarantined_in,
     skills_in,
+    with_misnamed,
     with_prompt,
     with_quarantined,
     with_skills,
@@ -64,11 +66,12 @@ from foliot.tools.builtin.code import Code
 from foliot.tools.builtin.delegation import DelegateTool
 from foliot.tools.builtin.questions import ClientTool
 from foliot.tools.builtin.recall import NAME as RECALL
-from foliot.tools.builtin.skills import SKILLS_TOOL, OfferedSkills
+from foliot.tools.builtin.skills import SKILLS_TOOL, OfferedSkill, OfferedSkills
 from foliot.tools.governance.rules import Rules
 from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.tools.registry import GLOBAL, ToolRegistry, parse_version, split_request
+from foliot.tools.workspaces import WORKSPACE_RULES
 
 # --- toolbox ---------------------------------------------------------------------------------------------------------
 
@@ -154,7 +157,7 @@ async def _declared(store: ResourceStore | None, namespace: str, name: str) -> D
 # --- assembly --------------------------------------------------------------------------------------------------------
 
 
-# So many agents are kept prepared for their next run.
+# So many agents are kept prepared for their next run, and so many pipelines of pinned runs.
 MOST_PREPARED: Final = 256
 
 
@@ -165,6 +168,16 @@ class _Prepared(NamedTuple):
     rules: Rules
     given: tuple[ToolRegistry, int]
     spec: RunSpec
+    pipeline: Pipeline
+
+
+class _Piped(NamedTuple):
+    """The pipeline that runs of one spec share, and all that it depends on."""
+
+    spec: RunSpec
+    given: tuple[ToolRegistry, int]
+    generation: int
+    revision: int
     pipeline: Pipeline
 
 
@@ -199,6 +212,8 @@ class Assembly:
         self._agents: dict[tuple[str, str], Agent] = {}
         self._agent_tools: dict[tuple[str, str], ToolRegistry] = {}
         self._prepared: dict[tuple[str, str], _Prepared] = {}
+        self._pipelines: dict[int, _Piped] = {}  # by the identity of the spec, which each of them holds
+        self._parts_of: dict[str, PipelineParts] = {}
         # Grows whenever a Python object becomes known that was not known before.
         self.generation = 0
         self._delegate: Agents | None = None
@@ -305,6 +320,7 @@ class Assembly:
             requests = with_questions(runner, requests, declared_policy(spec))
         else:
             endpoint = qualified(agent.model_ref, agent.namespace)
+            await self.models.look_again()  # a run begins with the key and the address that are declared by now
             await self.models.allow(endpoint, agent.namespace)
             model = spec.get("model_name") or await self.models.model_of(endpoint, agent.namespace)
             window = await self.models.window_of(endpoint, model)
@@ -316,7 +332,7 @@ class Assembly:
         tools, declared = await self._tools_for(requests, agent.namespace, agent.name)
         if spec.get(CODE):
             _set_program(tools, program_of(spec[CODE]))
-        if spec.get(DELEGATION):
+        if spec.get(DELEGATION) is not None:
             _set_delegation(tools, delegation_of(spec))
         definitions = with_search(tool.definition for tool in tools)
         frozen = freeze(
@@ -328,8 +344,11 @@ class Assembly:
             window=window,
             summariser=summariser,
         )
+        rules = frozen.extra.get(WORKSPACE_RULES, {})
+        frozen = with_data_notes(frozen, self.backends.data_notes(tools, agent.namespace, agent.name, rules))
         held = await self._skills.quarantined(spec.get("skills", ()), agent.namespace, agent.name)
         frozen = with_quarantined(with_skills(frozen, skills), held)
+        frozen = with_misnamed(frozen, await self._skills.misnamed(spec.get("skills", ()), agent.namespace))
         _set_skills(tools, frozen)
         names = [tool.definition.name for tool in tools]
         callees = [name for name in names if name.startswith(PREFIX)]
@@ -345,7 +364,12 @@ class Assembly:
         """The spec of a run for a user, with his skills if its agent has the tool to load them."""
         if not user or not any(rule.name == SKILLS_TOOL for rule in spec.tools):
             return spec
-        return with_skills(spec, await self._skills.of_user(user, spec.namespace))
+        spec = with_skills(spec, await self._skills.of_user(user, spec.namespace))
+        return with_misnamed(spec, self._skills.misnamed_of_user(user, spec.namespace))
+
+    async def skills_of(self, user: str, namespace: str, *, revision: int | None = None) -> list[OfferedSkill]:
+        """The skills of a user in a namespace, as of a revision that somebody has just looked up; None to look."""
+        return await self._skills.of_user(user, namespace, revision=revision)
 
     async def with_model(self, spec: RunSpec, ref: str) -> RunSpec:
         endpoint = qualified(ref, spec.namespace)
@@ -390,7 +414,25 @@ class Assembly:
         return spec
 
     async def pipeline(self, spec: RunSpec) -> Pipeline:
-        """The tools that a run of this spec may call. Raises `NotFound`, `InvalidInput`."""
+        """The tools that a run of this spec may call. Raises `NotFound`, `InvalidInput`.
+
+        Runs of one spec share them for as long as nothing is declared or given anew.
+        """
+        given = self._agent_tools.get((spec.namespace, spec.agent), self.given)
+        revision = 0 if self.resources is None else await self.resources.revision()
+        now = (given, given.changes), self.generation, revision
+        kept = self._pipelines.get(id(spec))
+        if kept is not None and kept.spec is spec and kept[1:4] == now:
+            return kept.pipeline
+        made = await self._pipeline_of(spec)
+        self._pipelines.pop(id(spec), None)
+        if all(_lasts(entry.tool) for entry in made.entries):
+            self._pipelines[id(spec)] = _Piped(spec, *now, made)
+            if len(self._pipelines) > MOST_PREPARED:
+                del self._pipelines[next(iter(self._pipelines))]
+        return made
+
+    async def _pipeline_of(self, spec: RunSpec) -> Pipeline:
         not_looked_up = {*spec.extra.get(CLIENT, ()), *([search.NAME] if spec.extra.get(DEFERRED) else [])}
         names = [rule.name for rule in spec.tools if rule.name not in not_looked_up]
         pinned = spec.extra.get(DECLARED, ())
@@ -440,7 +482,12 @@ class Assembly:
     def _parts_in(self, namespace: str) -> PipelineParts:
         if self.resources is None:
             return self._parts
-        return dataclasses.replace(self._parts, grants=StoredGrants(self.resources, namespace, clock=self._clock))
+        if (parts := self._parts_of.get(namespace)) is None:
+            grants = StoredGrants(self.resources, namespace, clock=self._clock)
+            parts = self._parts_of[namespace] = dataclasses.replace(self._parts, grants=grants)
+            if len(self._parts_of) > MOST_PREPARED:
+                del self._parts_of[next(iter(self._parts_of))]
+        return parts
 
     async def _tools_for(
         self, requests: Sequence[str], namespace: str, agent: str, pinned: Collection[str] = ()
@@ -488,6 +535,15 @@ class Assembly:
         await self.hooks.close()
         await self.backends.close()
         await self.models.close()
+
+
+def _lasts(tool: Tool) -> bool:
+    """Whether nothing but what is declared and given decides what the tool is.
+
+    Not so what runs in a fence, which goes by files and programs of this machine, nor a tool of an MCP server, which is
+    weaker where its server could not be looked up.
+    """
+    return tool.definition.isolation == "none" and tool.definition.type != "mcp"
 
 
 def _set_skills(tools: Iterable[Tool], spec: RunSpec) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from foliot.bus.base import Ticket, Transport
 from foliot.common.process import is_gone
@@ -42,6 +42,7 @@ from foliot.engine.live.hub import RunHub
 from foliot.engine.plugins import Plugins
 from foliot.engine.runners.gateway import RunnerGateway
 from foliot.engine.runners.profile import REFERENCE as RUNNER_MODEL
+from foliot.engine.workspaces.folders import UserFolders
 from foliot.engine.workspaces.workspaces import RunWorkspaces
 from foliot.errors import UsageError
 from foliot.kernel.run.spec import RunSpec
@@ -54,7 +55,8 @@ from foliot.sessions.base import TurnRuns
 from foliot.sessions.service import SessionService
 from foliot.settings.settings import RULES, Given, Settings, load_settings
 from foliot.store.access.tokens import SqlTokens
-from foliot.store.base import Database, Document, Key, Notices, ResourceStore
+from foliot.store.base import Database, Document, Key, NextChange, Notices, ResourceStore
+from foliot.store.folders import SqlFolders
 from foliot.store.incarnation import note_set_back
 from foliot.store.journal.base import TASK_LABEL, Journal, Lease, RunInfo
 from foliot.store.journal.database import SqlJournal
@@ -80,6 +82,7 @@ from foliot.work.tasks.plan import Bundles
 from foliot.work.tasks.service import TaskService
 from foliot.work.views.reader import Stories
 from foliot.work.worker.performer import TaskPerformer
+from foliot.work.worker.places import Places
 from foliot.work.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -180,7 +183,7 @@ async def compose(
     tools: Iterable[Tool],
     workspace: Path | None,
     watcher: Watcher,
-    pause: Callable[[], Awaitable[None]],
+    next_change: NextChange,
     turns: TurnRuns,
     clock: Clock | None,
     lease_seconds: float | None,
@@ -191,7 +194,7 @@ async def compose(
 
     Without a `clock` times are those of the store, so that processes on machines whose clocks differ agree.
     """
-    around = _Around(tools, workspace, watcher, pause, turns, clock, hooks)
+    around = _Around(tools, workspace, watcher, next_change, turns, clock, hooks)
     if url == MEMORY:
         journal: Journal = MemoryJournal(takes_turns=True)
         lease_seconds = LEASE_SECONDS if lease_seconds is None else lease_seconds
@@ -231,7 +234,7 @@ class _Around(NamedTuple):
     tools: Iterable[Tool]
     workspace: Path | None
     watcher: Watcher
-    pause: Callable[[], Awaitable[None]]
+    next_change: NextChange
     turns: TurnRuns
     clock: Clock | None
     hooks: Iterable[Hook] = ()
@@ -271,7 +274,10 @@ def _assembled(
     shared = None if shared is None else shared.absolute()
     root = settings.workspaces if settings is not None and database is not None else None
     grants = OperatorGrants.of(settings)
-    workspaces = RunWorkspaces(journal, root, shared=shared, namespace=namespace, sources=grants.workspace_sources)
+    folders = UserFolders(journal, SqlFolders(database), clock=clock) if database is not None else None
+    workspaces = RunWorkspaces(
+        journal, root, shared=shared, namespace=namespace, sources=grants.workspace_sources, folders=folders
+    )
     backends = Backends(
         secrets,
         resources,
@@ -354,6 +360,7 @@ def _assembled(
         doubts=None
         if database is None
         else Doubts(DoubtTable(database), journal, clock=lease_clock or clock, is_gone=is_gone),
+        folders=folders,
         taken_over=None
         if database is None or audit is None
         else Completion(database, masker=audit.masker, trail=audit).complete_run,
@@ -369,7 +376,7 @@ def _assembled(
     models.reserve(REFERENCE, CodeGateway(Interpreter, fenced))
     assembly = Assembly(models, resources, around.tools, backends, clock, governance, gate, hooks, brought)
     # Two circles are closed here: an agent that calls agents needs runs, and a run that is taken up its children.
-    assembly.delegate = delegator = Delegator(runs, assembly, clock=clock, pause=around.pause)
+    assembly.delegate = delegator = Delegator(runs, assembly, clock=clock, next_change=around.next_change)
     runs.taken_up = delegator.taken_up
     runs.processes = backends.live_processes
     sessions = None
@@ -421,10 +428,15 @@ class StoredDefinitions:
         """Returns a value that changes with the declared resources; see `Definitions`."""
         return await self._resources.revision(), self._assembly.generation
 
-    async def agent(self, namespace: str, name: str) -> tuple[RunSpec, str]:
+    async def agent(self, namespace: str, name: str, *, user: str = "") -> tuple[RunSpec, str]:
         """Returns the frozen spec of an agent and its digest; see `Definitions`."""
         agent = self._assembly.known(namespace, name) or await self._assembly.agent(f"{namespace}/{name}")
-        return await self._assembly.freeze(agent), agent.digest
+        return await self._assembly.with_skills_of(await self._assembly.freeze(agent), user), agent.digest
+
+    async def has_skills(self, namespace: str, user: str, version: Hashable) -> bool:
+        """Returns whether a user has skills in a namespace; see `Definitions`."""
+        revision, _ = cast("tuple[int, int]", version)
+        return bool(await self._assembly.skills_of(user, namespace, revision=revision))
 
     async def system(self, namespace: str, name: str) -> tuple[Document, str]:
         """Returns the document of a system and its digest; see `Definitions`."""
@@ -492,10 +504,10 @@ class Tasking:
         """
         return await self._assembly.backends.enforced(containers=containers)
 
-    def worker(self, offer: Offer, *, grace: float = GRACE, once: bool = False) -> Worker:
+    def worker(self, offer: Offer, *, grace: float = GRACE, once: bool = False, places: Places | None = None) -> Worker:
         """A worker in this process, for `await worker.run()`. The identity of the offer must be `Runs.worker`.
 
-        Its runs can be read along from other processes.
+        Its runs can be read along from other processes. `places` are as in `Worker`.
         """
         if self._relay is not None:
             self._relay.start()
@@ -513,6 +525,7 @@ class Tasking:
             once=once,
             lacking=self.performer.lacking,
             enforces=self.enforced,
+            places=places,
         )
 
     async def _timers(self, now: float) -> float | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, cast
@@ -41,6 +41,7 @@ from foliot.kernel.run.state import Call, State
 from foliot.kernel.traces import under_call
 from foliot.resources.digest import definition_digest
 from foliot.runtime.assembly import Assembly
+from foliot.store.base import NextChange
 from foliot.store.journal.base import TERMINAL, RunHeld, Signal
 from foliot.tools import search
 from foliot.tools.backends.agent import (
@@ -92,14 +93,14 @@ class Child:
 
 
 class Children:
-    """The background runs of this process, by their parents. `pause` waits until something may have changed."""
+    """The background runs of this process, by their parents. `next_change`: of the store."""
 
     def __init__(
-        self, runs: Runs, *, clock: Callable[[], float], pause: Callable[[], Awaitable[None]], most: int = MOST_BESIDE
+        self, runs: Runs, *, clock: Callable[[], float], next_change: NextChange, most: int = MOST_BESIDE
     ) -> None:
         self._runs = runs
         self._clock = clock
-        self._pause = pause
+        self._next_change = next_change
         self._most = most
         self._of: dict[str, dict[str, Child]] = {}
         self._minders: dict[str, asyncio.Task[None]] = {}
@@ -185,13 +186,16 @@ class Children:
         Also until it waits, when nothing is under way beside it: a run that waits costs nothing.
         """
         try:
+            next_change = None  # the first look is before any mark, so another one follows it at once
             while not await self.has_ended(parent):
                 under_way = any(child.open for child in self._of.get(parent, {}).values())
                 if not under_way and self._runs.local(parent) is None:
                     self._of.pop(parent, None)
                     return
                 with contextlib.suppress(FoliotError):  # a store that fails for a moment is asked again
-                    await self._pause()
+                    if next_change is not None:
+                        await next_change()
+                    next_change = self._next_change()
             await asyncio.shield(self._end(parent))
         finally:
             self._minders.pop(parent, None)
@@ -254,7 +258,7 @@ class DelegationBounds(Struct, frozen=True):
 
 
 class Delegator:
-    """`Agents` on the runs of this process. `pause` waits until something may have changed in the store."""
+    """`Agents` on the runs of this process. `next_change`: of the store."""
 
     def __init__(
         self,
@@ -262,15 +266,15 @@ class Delegator:
         assembly: Assembly,
         *,
         clock: Callable[[], float],
-        pause: Callable[[], Awaitable[None]],
+        next_change: NextChange,
     ) -> None:
         self._runs = runs
         self._assembly = assembly
         self._clock = clock
-        self._pause = pause
+        self._next_change = next_change
         # One child of a root is started at a time: so they are counted, and no conversation is continued twice.
         self._starting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._children = Children(runs, clock=clock, pause=pause)
+        self._children = Children(runs, clock=clock, next_change=next_change)
 
     async def __call__(self, order: DelegationOrder) -> Delegated:
         """Runs the child and returns its result. Raises `ToolDenied`, `ToolUnsupported`, `ToolError`."""
@@ -474,7 +478,8 @@ class Delegator:
         where = f"{order.namespace}/{order.agent}"
         try:
             agent = self._assembly.known(order.namespace, order.agent) or await self._assembly.agent(where)
-            spec = await self._assembly.freeze(agent)
+            # For whom the run above acts; whose skills they are is a matter of the namespace of the agent.
+            spec = await self._assembly.with_skills_of(await self._assembly.freeze(agent), order.caller.user)
         except (NotFound, UsageError) as error:
             raise ToolUnsupported(f"agent {order.agent!r} cannot be run: {error.message}", hint=error.hint) from None
         spec, pins = await self._under_preset(order, _narrowed(spec, order))
@@ -660,17 +665,18 @@ class Delegator:
         """
         state = await self._runs.drive(driver) if driver is not None else None
         while state is None or state.ended is None:
+            next_change = self._next_change()
             info, state = await self._runs.load(run_id)
             if state.ended is not None:
                 break
             if info.phase == "waiting" and not await self._may_go_on(state):
-                await self._pause()
+                await next_change()
                 continue
             try:
                 driver = await self._runs.take(run_id, tools=await self._assembly.pipeline(state.spec))
                 state = await self._runs.drive(driver)
             except RunHeld:
-                await self._pause()
+                await next_change()
             except Conflict:
                 continue  # ended, or taken over, this moment: the journal tells which
         return state

@@ -3,7 +3,7 @@
     mode            while the run works                                when it would end
     followup        waits                                              a turn of its own, oldest first
     queue           as followup
-    collect         waits                                              one turn for all that were collected
+    collect         waits                                              one turn for all, after a silence
     steer           heard before the next question to the model
     steer-backlog   as steer                                           and a turn of its own
     interrupt       ends the answer and the calls under way, and is heard at once
@@ -31,12 +31,16 @@ from foliot.errors import Conflict, InvalidInput
 from foliot.kernel.identity import Identity
 from foliot.kernel.inbox import MODES, InboxOptions, Outcome, Waiting, arrive, mode_of, mode_problem
 from foliot.kernel.messages import Message
+from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import InputReceived
 from foliot.kernel.run.spec import digest
 from foliot.kernel.run.state import State
+from foliot.runtime.turns import agent_object
+from foliot.sessions.content import check_length
 from foliot.store.journal.base import CONVERSATION_LABEL, TERMINAL, USER_LABEL, RunInfo, TransactionBody
 from foliot.store.sessions.base import NewInput, Said
-from foliot.store.sessions.run_inputs import RunInputs, RunRestarted, SaidMeanwhile, restarting
+from foliot.store.sessions.inbox_rules import rules_of
+from foliot.store.sessions.run_inputs import RunInputs, RunRestarted, SaidMeanwhile, collected, restarting, run_outcome
 
 if TYPE_CHECKING:
     from foliot.runtime.inside import Inside
@@ -96,6 +100,7 @@ class Inputs:
         if isinstance(text, str) and not text.strip():
             raise InvalidInput("there is nothing to say: the text is empty (message is required)")
         message = user_message(text) if isinstance(text, str) else text
+        check_length(message)
         with storable(f"what is said to run {run_id}"):
             what = digest(msgspec.json.encode((word, message)))
         new = NewInput(key or new_run_id(self._inside.clock()), word, message, what, by)
@@ -120,7 +125,8 @@ class Inputs:
         if CONVERSATION_LABEL in info.labels:  # a delegate of a turn is heard by the session too
             speaker.identity(Identity(info.labels.get(USER_LABEL, "")))
         inputs = RunInputs(inside.database)
-        said = await inputs.say(run_id, new, now=inside.clock(), in_transaction=in_transaction)
+        agent = agent_object(inside, info.namespace, info.agent)
+        said = await inputs.say(run_id, new, now=inside.clock(), agent=agent, in_transaction=in_transaction)
         if said.act == "start":
             return await self._restart(inputs, info, new, speaker, in_transaction)
         if said.act == "wake":
@@ -185,12 +191,28 @@ class Inputs:
             return self._keep(info, new, RunInput(began, "restarted", 0))
         if not await was_said(inside.runs.journal, info.id, new.id):
             said = InputReceived(new.id, new.message, new.mode, new.by)
+            rules = rules_of(agent_object(inside, info.namespace, info.agent))
+            run_outcome(new, 1, await self._waiting(info), rules, now=inside.clock(), waits=False)
+            if new.mode == "collect":
+                said = collected(said, inside.clock(), rules)
             message = signal(info.id, said, inside.clock(), signal_id=new.id)
             await inside.runs.journal.signal(message)
             await inside.background.wake(info.id, message, here=here)
         turn = "waiting" if info.phase == "waiting" else "working"
         outcome = arrive(Waiting(1, new.mode, inside.clock()), (), turn, InboxOptions()).outcome
         return self._keep(info, new, RunInput(await inside.runs.journal.get(info.id), outcome, 0))
+
+    async def _waiting(self, info: RunInfo) -> list[Waiting]:
+        """Returns the inputs that a run in memory has not answered: it has heard them, or is about to."""
+        runs = self._inside.runs
+        driver = runs.local(info.id)
+        state = driver.state if driver is not None else (await runs.load(info.id))[1]
+        there = {each.input_id: each for each in state.inputs}
+        for each in await runs.journal.signals([info.id]):
+            if isinstance(event := decode(each.data), InputReceived):
+                there[event.input_id] = event
+        sizes = ((each, len(msgspec.json.encode(each.message))) for each in there.values())
+        return [Waiting(n, each.mode, 0.0, offered=True, size=size) for n, (each, size) in enumerate(sizes)]
 
     def _keep(self, info: RunInfo, new: NewInput, became: RunInput) -> RunInput:
         self._kept[info.id, new.id] = new.digest, became.outcome, became.run.id

@@ -9,14 +9,16 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from foliot.common.cancellation import stop_tasks
+from foliot.common.threads import unhurried
 from foliot.engine.approval.questions import Questions
 from foliot.engine.approval.records import DecisionLog
 from foliot.engine.approval.service import ApprovalService, Decision
@@ -29,9 +31,9 @@ from foliot.engine.definition.skills import SKILLS
 from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.driver.intake import system_of
-from foliot.engine.driver.journal import signal
+from foliot.engine.driver.journal import FACT, check_definition, signal
 from foliot.engine.driver.runs import Runs
-from foliot.engine.explain.replay import Replay, ReplayDifference, branch, replay
+from foliot.engine.explain.replay import Replay, branch, replay
 from foliot.engine.hooks.base import Hook, distinct
 from foliot.engine.live.hub import Live, Reader, Recorded, RunHub
 from foliot.engine.workspaces.assets import Assets
@@ -51,15 +53,18 @@ from foliot.runtime.composition import RuntimeParts, compose
 from foliot.runtime.inputs import Inputs
 from foliot.runtime.results import RunFailedError, RunResult, Value, result_of
 from foliot.runtime.turns import SessionTurns
+from foliot.runtime.warm_state import WarmState
 from foliot.sessions.chat import Chat
 from foliot.settings.settings import Settings, load_settings
 from foliot.store.base import Database, ResourceStore
 from foliot.store.journal.base import TASK_LABEL, TERMINAL, RunHeld, RunInfo, RunTaken, Signal, TransactionBody
+from foliot.store.journal.chain import changed_journal
 from foliot.store.journal.chain import check as check_chain
 from foliot.store.sessions.assets import SqlAssets
 from foliot.tools.base import Tool
 
 if TYPE_CHECKING:
+    from foliot.engine.definition.backends import Backends
     from foliot.engine.definition.endpoints import RunModels
     from foliot.engine.plugins import Plugins
     from foliot.runtime.composition import Tasking
@@ -111,6 +116,7 @@ class Inside:
         self._made: dict[str, None] = {}  # the last ids that were made here, and no run was begun with
         self.background = BackgroundRuns(self)
         self.inputs = Inputs(self)
+        self.warm = WarmState(self)
         self._turns = SessionTurns(self)
         self._chat: Chat | None = None
 
@@ -131,7 +137,7 @@ class Inside:
                 tools=self._tools,
                 workspace=self._workspace,
                 watcher=self._hub,
-                pause=self.pause,
+                next_change=self.next_change,
                 turns=self._turns,
                 clock=self._given_clock,
                 lease_seconds=self._lease_seconds,
@@ -231,6 +237,11 @@ class Inside:
     def web(self) -> Web:
         """The guarded HTTP client of this runtime, and the secrets that go with its requests."""
         return self._assembly.backends.web
+
+    @property
+    def backends(self) -> Backends:
+        """The ways to tools that are not functions of this process."""
+        return self._assembly.backends
 
     @property
     def grants(self) -> OperatorGrants:
@@ -337,7 +348,9 @@ class Inside:
         )
         if driver is None:
             return await self.resume(run_id, stream=stream, check=check)
-        return await self._finish(driver, self._known(agent), check, stream=stream)
+        # As `_finish` does, without a frame of its own: it would be there, and be passed at every step, in all runs.
+        state = await self.runs.drive(driver)
+        return await self._at_rest(state, self._known(agent), check, stream=stream)
 
     async def compact(
         self,
@@ -432,6 +445,7 @@ class Inside:
                 turn=turn.number if turn is not None else 0,
                 inputs=turn.inputs if turn is not None else (),
                 assets=assets,
+                instead=turn.instead if turn is not None else "",
                 definitions=known.pins,
                 labels=labels,
                 identity=identity,
@@ -447,6 +461,10 @@ class Inside:
 
     def _known(self, agent: Agent | str) -> Agent | None:
         return agent if isinstance(agent, Agent) else self._assembly.known(*named(agent))
+
+    def known_agent(self, namespace: str, name: str) -> Agent | None:
+        """Returns the agent of this name that is an object of this process; None when there is none."""
+        return self._assembly.known(namespace, name)
 
     async def stream(
         self,
@@ -591,19 +609,20 @@ class Inside:
     async def replay(self, run_id: str) -> Replay:
         """Decide a whole run again from its journal, offline, and compare byte for byte.
 
-        An event that was changed in the store since it was recorded is a difference too.
+        Raises `JournalChanged` for an event that was changed in the store since it was recorded: nothing can be
+        decided from it.
         """
         info = await self.runs.journal.get(run_id)
         entries = await self.runs.journal.read(run_id)
-        changed = check_chain(run_id, entries).changed
-        spec = decode_spec(await self.runs.journal.get_blob(info.spec))
+        size = FACT * len(entries)
+        if changed := (await unhurried(size, check_chain, run_id, entries)).changed:
+            raise changed_journal(run_id, changed)
         first = decode(entries[0].data) if entries else None
-        history = await self.runs.history(first) if isinstance(first, RunCreated) else ()
-        found = replay(spec, run_id, entries, history)
-        if changed and (found.difference is None or found.difference.seq > changed):
-            text = entries[changed - 1].data.decode("utf-8", "replace")
-            found.difference = ReplayDifference(changed, text, "something else: it was changed in the store since")
-        return found
+        if not isinstance(first, RunCreated):
+            raise changed_journal(run_id, 1)
+        check_definition(info, first)
+        spec = decode_spec(await self.runs.journal.get_blob(first.spec))
+        return await unhurried(size, replay, spec, run_id, entries, await self.runs.history(first))
 
     def watch(self, run_id: str, *, elsewhere: bool = False) -> AbstractContextManager[Reader]:
         """Read along from now on what happens to a run while this runtime drives it: `with rt.watch(id) as reader`.
@@ -741,6 +760,7 @@ class Inside:
         Returns when it has ended, wherever that was, or waits for something else, another approval for example.
         """
         while True:
+            next_change = self.next_change()
             info, state = await self.runs.load(run_id)
             if state.ended is None and info.phase == "waiting" and not _asks(state):
                 return result_of(state, info.phase)
@@ -749,7 +769,7 @@ class Inside:
                     result = await self.resume(run_id, stream=stream, check=check)
                     if result.waiting != state.waiting or result.waiting is None:
                         return result
-            await self.pause()
+            await next_change()
 
     async def _may_go_on(self, info: RunInfo, state: State) -> bool:
         if info.phase != "waiting":
@@ -760,17 +780,16 @@ class Inside:
         decided = [] if approvals is None else await approvals.answers(state)
         return bool(decided) or await self.runs.may_go_on(state)
 
-    async def pause(self) -> None:
-        """Waits until something may have happened in the store."""
+    def next_change(self) -> Callable[[], Awaitable[None]]:
+        """Returns how to wait until something may have happened in the store, from now on. One of `NextChange`."""
         database = self._open().database
         if database is None:
-            await asyncio.sleep(LOOK_EVERY)
-        else:
-            await database.wait_for_change(timeout=LOOK_EVERY)
+            return partial(asyncio.sleep, LOOK_EVERY)
+        return partial(database.wait_for_change, database.change_mark(), timeout=LOOK_EVERY)
 
-    async def changed(self, stirred: asyncio.Event) -> None:
+    async def changed(self, stirred: asyncio.Event, next_change: Callable[[], Awaitable[None]]) -> None:
         """Return when the event is set, or something may have happened in the store."""
-        waits = asyncio.create_task(stirred.wait()), asyncio.create_task(self.pause())
+        waits = asyncio.create_task(stirred.wait()), asyncio.ensure_future(next_change())
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -910,6 +929,7 @@ class Inside:
     async def _as_left(self, run_id: str, *, stream: bool) -> State:
         """The run as its driver leaves it: ended, or waiting. One that is released before that is taken up here."""
         while True:
+            next_change = self.next_change()
             info = await self.runs.journal.get(run_id)
             if info.phase not in ("pending", "running") or self.runs.is_left_alone(info):
                 _, state = await self.runs.load(run_id)
@@ -919,7 +939,7 @@ class Inside:
                     with contextlib.suppress(Conflict):  # somebody else was faster
                         driver = await self._take(state, stream=stream)
                         return await self.runs.drive(driver)
-            await self.pause()
+            await next_change()
 
 
 def _asks(state: State) -> bool:

@@ -18,6 +18,7 @@ from foliot.runtime.agent import within
 from foliot.sessions.turns import with_time_limit
 from foliot.store.journal.base import TERMINAL, RunHeld, RunInfo
 from foliot.store.sessions.base import Place
+from foliot.store.sessions.inbox_rules import INBOX, AgentObject
 
 if TYPE_CHECKING:
     from foliot.runtime.inside import Inside
@@ -37,6 +38,7 @@ class SessionTurns:
 
     async def begin(self, turn: NewTurn) -> None:
         """Stores the run of a turn and drives it in the background; see `TurnRuns`."""
+        await self._inside.warm.freshen(turn.session.place)
         await self._inside.background.driven(turn.run_id, self._drive(turn))
 
     async def _drive(self, turn: NewTurn) -> RunResult:
@@ -90,13 +92,19 @@ class SessionTurns:
             return
         # A holder that died without proof of it is replaced when its lease is over.
         latest = time.monotonic() + LONGEST_END + 2 * runs.lease_seconds
+        next_change = inside.next_change()
         while (info := await runs.journal.get(run_id)).phase not in TERMINAL or runs.has(run_id):
             if time.monotonic() > latest:
                 raise _not_ended(info, here=runs.has(run_id))
             if not runs.has(run_id):
                 with contextlib.suppress(RunHeld):  # another process ends it
                     await inside.background.resume(info, stay=True)
-            await inside.pause()
+            await next_change()
+            next_change = inside.next_change()
+
+    def agent_object(self, place: Place) -> AgentObject | None:
+        """Returns the rules of an agent that is an object of this process; see `TurnRuns`."""
+        return agent_object(self._inside, place.namespace, place.agent)
 
     async def check(self, namespace: str, agent: str, model: str) -> None:
         """Raises unless there is such an agent, and such a model; see `TurnRuns`."""
@@ -117,6 +125,12 @@ class SessionTurns:
                 f"there is nothing to compact yet: the newest {tail} messages always stay as they are",
                 hint="it is worth it in a longer conversation",
             )
+
+
+def agent_object(inside: Inside, namespace: str, name: str) -> AgentObject | None:
+    """Returns the rules of an agent that is an object of this process; None for another."""
+    known = inside.known_agent(namespace, name)
+    return None if known is None else AgentObject(known.document["spec"].get(INBOX, {}), known.is_of_python)
 
 
 def _not_ended(info: RunInfo, *, here: bool) -> Unavailable:

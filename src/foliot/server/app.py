@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
+from starlette.types import ASGIApp
 
 from foliot.common.cancellation import stop_tasks
 from foliot.runtime.runtime import Runtime
@@ -25,7 +25,6 @@ from foliot.runtime.telemetry import measured
 from foliot.server.auth.guard import check_routes
 from foliot.server.context import Authenticator, ServedResources, Services
 from foliot.server.http.envelope import EnvelopeMiddleware, RequestLimits
-from foliot.server.http.problems import error_handlers
 from foliot.server.http.rates import Rates
 from foliot.server.http.routing import PathRouter, Route, RouteGroup
 from foliot.server.mcp.http import McpEndpoint
@@ -53,6 +52,7 @@ ROUTERS: Final = (
     "task_looks",
     "runs",
     "sessions",
+    "folders",
     "approvals",
     "agents",
     "workers",
@@ -60,6 +60,18 @@ ROUTERS: Final = (
     "tool_callbacks",
     "resources",
 )
+
+
+class Application(Starlette):
+    """The router in its envelope. Starlette's own layers around errors would find nothing left to do."""
+
+    def __init__(self, router: PathRouter, limits: RequestLimits) -> None:
+        super().__init__()
+        self.router = router
+        self._limits = limits
+
+    def build_middleware_stack(self) -> ASGIApp:
+        return EnvelopeMiddleware(self.router, self._limits, report)
 
 
 def create_app(
@@ -91,11 +103,7 @@ def create_app(
 
     routes = load_routes()
     check_routes(routes)
-    app = Starlette(
-        middleware=[Middleware(EnvelopeMiddleware, limits=limits, report=report)],
-        exception_handlers=error_handlers(report),
-    )
-    app.router = PathRouter(routes, lifespan)
+    app = Application(PathRouter(routes, lifespan), limits)
     app.state.services = services
     app.state.mcp = door = McpEndpoint(runtime, services.drives, services.closing, services.streams)
     return app

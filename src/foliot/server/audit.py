@@ -8,7 +8,6 @@ answer.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 from foliot.catalog.apply import find, list_all
 from foliot.catalog.declared import key_of
+from foliot.engine.audit.entry import act_entry
 from foliot.engine.definition.references import check_declared
 from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, NotFound, Unavailable
 from foliot.resources.agreed import Agreed
@@ -26,6 +26,7 @@ from foliot.server.auth.identity import EVERYWHERE, HIDDEN, Caller, role_named
 from foliot.store.audit.log import AuditRecord, append_records
 from foliot.store.base import (
     Change,
+    ChangedSince,
     DeclaredBy,
     Delete,
     Document,
@@ -46,7 +47,6 @@ from foliot.tools.secrets.secrets import SecretRef
 
 log = logging.getLogger(__name__)
 
-MOMENT: Final = "act"
 LONGEST: Final = 500
 # Of refused fields and resources, so many are named in one answer.
 MOST_SAID: Final = 20
@@ -58,20 +58,8 @@ def entry_of(
     caller: Caller | None, verb: str, kind: str, namespace: str, name: str, *, request: str = "", **more: Any
 ) -> dict[str, Any]:
     """The members of the record of one act. `verb` is in the past tense, and becomes the outcome."""
-    return {
-        "at": time.time(),
-        "moment": MOMENT,
-        "outcome": verb,
-        "namespace": namespace[:LONGEST],
-        "agent": "",
-        "tool": "",
-        "run_id": str(more.pop("run_id", "")),
-        "call_id": "",
-        "caller": {"user": caller.name if caller else "", "known_by": caller.known_by if caller else "store"},
-        "decision": {"asks": [], "by": caller.name if caller else ""},
-        "resource": {"kind": kind, "name": name[:LONGEST], **more},
-        "request": request,
-    }
+    who = (caller.name, caller.known_by) if caller else ("", "store")
+    return act_entry(*who, verb, kind, namespace, name, request=request, **more)
 
 
 class TakenBack(Exception):
@@ -439,6 +427,9 @@ class RecordedStore:
 
     async def revision(self) -> int:
         return await self._store.revision()
+
+    async def changed(self, after: int, kinds: Sequence[str]) -> ChangedSince | None:
+        return await self._store.changed(after, kinds)
 
     def revision_at_hand(self) -> int | None:
         return self._store.revision_at_hand()

@@ -10,13 +10,16 @@ from weakref import WeakValueDictionary
 
 from starlette.requests import Request
 
+from foliot.common.waits import Waits
 from foliot.engine.telemetry.metrics import Metrics
 from foliot.runtime.background import BackgroundRuns
 from foliot.runtime.local.resources import LocalResources
 from foliot.runtime.runtime import Runtime
 from foliot.server.auth.identity import Caller
 from foliot.server.http.rates import Rates
+from foliot.server.list_reads import ListReads
 from foliot.server.streams.streams import Streams
+from foliot.server.tasks.forms import TaskForms
 from foliot.settings.settings import Settings
 from foliot.store.base import Database, Key, ResourceStore
 
@@ -74,7 +77,9 @@ class Services:
     _channels: ChannelKeeper | None = None
     metrics: Metrics | None = None
     rates: Rates = field(default_factory=Rates)
+    forms: TaskForms = field(default_factory=TaskForms)
     streams: Streams = field(init=False)
+    list_reads: ListReads = field(init=False)
     _turns: WeakValueDictionary[Key, asyncio.Lock] = field(default_factory=WeakValueDictionary[Key, asyncio.Lock])
 
     @property
@@ -87,6 +92,7 @@ class Services:
         return self._channels
 
     def __post_init__(self) -> None:
+        self.list_reads = ListReads(Waits(self.settings.lease).answer)
         self.streams = Streams(self.database, self.closing, self.auth, most=self.settings.max_streams)
 
     def turns(self, key: Key) -> asyncio.Lock:

@@ -41,6 +41,12 @@ class KnownFailure(FoliotError):
     """The failure of what was asked for and not of this server: its log does not tell of it."""
 
 
+class ClientGone(KnownFailure):
+    """The client has hung up before its answer. Only the access log has the status."""
+
+    code, http = "client_gone", 499
+
+
 class NoRoute(NotFound):
     """The path of a request is not served."""
 

@@ -309,6 +309,11 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
         ),
         KEPT,
     ),
+    ("POST", "/v1/sessions/invalidate"): RouteRow(
+        OPERATE,
+        Operation("invalidateSessions", codes=("204",), body=form("runtime.answers:InvalidateOrder")),
+        AGAIN,
+    ),
     ("GET", "/v1/active-session"): RouteRow(
         READ, Operation("getActiveSession", shape({"session": maybe(ref("Session"))}))
     ),
@@ -368,6 +373,15 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
         AGAIN,
     ),
     ("GET", "/v1/sessions/{session_id}/stream"): RouteRow(LOOK, Operation("followSession", events=SESSION_EVENTS)),
+    # --- folders; whose a folder is, is asked by the caller's name
+    ("GET", "/v1/folders"): RouteRow(READ, Operation("listFolders", _page("UserFolder"))),
+    ("GET", "/v1/folders/{agent}"): RouteRow(READ, Operation("getFolder", ref("UserFolder"))),
+    ("GET", "/v1/folders/{agent}/content/{digest}"): RouteRow(READ, Operation("getFolderContent", ref("RunContent"))),
+    ("POST", "/v1/folders/{agent}/delete"): RouteRow(
+        READ,
+        Operation("deleteFolder", codes=("204",), body=form("runtime.answers:FolderOrder"), fails=(404,)),
+        AGAIN,
+    ),
     # --- what waits for consent, and what comes signed
     ("POST", "/v1/tool-approvals/{name}/approve"): RouteRow(
         CONSENT,

@@ -16,6 +16,7 @@ from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message
 from foliot.store.journal.base import Phase, TransactionBody
 from foliot.store.sessions.base import Place, Session
+from foliot.store.sessions.inbox_rules import AgentObject
 
 
 class TurnOptions(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -46,7 +47,7 @@ class NewTurn(Struct, frozen=True):
     """A turn that is about to begin. `in_transaction` begins it in the rows of its session.
 
     `after` is the run that it goes on after, blank for the first. One that `compacts` answers nothing, and summarises
-    the conversation. `labels` say where its newest input came from.
+    the conversation. `labels` say where its newest input came from. `instead` is the run whose answer it gives again.
     """
 
     session: Session
@@ -60,6 +61,7 @@ class NewTurn(Struct, frozen=True):
     in_transaction: TransactionBody
     compacts: bool = False
     labels: dict[str, str] = {}
+    instead: str = ""
 
 
 class TurnRuns(Protocol):
@@ -85,6 +87,10 @@ class TurnRuns(Protocol):
         Without `wait` it returns as soon as it is stored that it is to end.
         Raises `Unavailable` for one that does not end in time, and what keeps it from ending.
         """
+        ...
+
+    def agent_object(self, place: Place) -> AgentObject | None:
+        """Returns the rules of an agent that is an object of this process; None for one that is looked up."""
         ...
 
     async def check(self, namespace: str, agent: str, model: str) -> None:

@@ -12,7 +12,7 @@ slow misses pieces and no event, one that is gone is forgotten.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing
 from typing import Any, Final, Protocol
 
@@ -67,12 +67,12 @@ class LiveRuns(Protocol):
         """Whether this process drives the run now: then readers here hear of everything at once."""
         ...
 
-    async def changed(self, stirred: asyncio.Event) -> None:
-        """Returns when the event is set, or something may have happened in the store."""
+    def next_change(self) -> Callable[[], Awaitable[None]]:
+        """Returns how to wait until something may have happened in the store, from now on. One of `NextChange`."""
         ...
 
-    async def pause(self) -> None:
-        """Returns when something may have happened in the store."""
+    async def changed(self, stirred: asyncio.Event, next_change: Callable[[], Awaitable[None]]) -> None:
+        """Returns when the event is set, or something may have happened in the store."""
         ...
 
     async def is_asked(self, namespace: str, approval: str) -> bool:
@@ -97,7 +97,7 @@ class Chat:
         self._journal = journal
         self._runs = runs
         self._masker = masker
-        self._idle = IdleReaders(sessions.store, runs.pause)
+        self._idle = IdleReaders(sessions.store, runs.next_change)
 
     async def chat(
         self,
@@ -151,6 +151,7 @@ class Chat:
         session = await self.sessions.get(id, identity=identity, namespace=namespace)
         followed = ""
         while True:
+            next_change = self._runs.next_change()
             seen = await self.sessions.store.get(session.id)
             said = await self._input(session, seq)
             if said.status == "dropped":
@@ -165,7 +166,7 @@ class Chat:
                     yield event
                     yield EndEvent(event.run, event.place, status="waiting", message=event.message)
                     return
-                await self._runs.changed(asyncio.Event())
+                await next_change()
                 continue
             followed = said.run_id
             async with aclosing(self._turn(session, followed, _Start(input=input_id(id, seq)), seq, pauses)) as events:
@@ -283,6 +284,7 @@ class Chat:
             here = False  # all that is recorded comes by the hub, and nothing before it is missing
             while True:
                 stirred.clear()
+                next_change = self._runs.next_change()
                 if here and (heard := _in_order(reader.taken(), seq)) is not None:
                     seq = max([seq, *(item.seq for item in heard if isinstance(item, Recorded))])
                     yield heard
@@ -309,15 +311,16 @@ class Chat:
                     here = self._runs.drives(run_id) or stirred.is_set()
                 else:
                     here = False
-                    await self._runs.changed(stirred)
+                    await self._runs.changed(stirred, next_change)
 
     async def _can_be_decided(self, session: Session, event: WaitingEvent) -> None:
         """Waits until what is asked can be decided: approvals are stored right after the journal says that they are."""
         for ask in event.asks:
             for _ in range(MOST_EMPTY_LOOKS if ask.kind == "approval" else 0):
+                next_change = self._runs.next_change()
                 if await self._runs.is_asked(session.place.namespace, ask.id):
                     break
-                await self._runs.changed(asyncio.Event())
+                await next_change()
 
     async def _input(self, session: Session, seq: int) -> Input:
         found = await self.sessions.store.inputs(session.key, after=seq - 1, limit=1)

@@ -11,17 +11,15 @@ import msgspec
 from foliot.common.suggestions import check_word
 from foliot.errors import InvalidInput
 from foliot.kernel.identity import is_name
-from foliot.kernel.inbox import DROPS, InboxOptions
+from foliot.kernel.inbox import DROPS, LARGEST_CAP, LONGEST_DEBOUNCE, InboxOptions
 from foliot.sessions.base import TurnOptions
 from foliot.sessions.keys import LONGEST_KEY
-from foliot.sessions.turns import INBOX
 from foliot.store.sessions.base import Place
+from foliot.store.sessions.inbox_rules import INBOX
 
 LONGEST_TITLE: Final = 200
 LONGEST_TEXT: Final = 512
 LARGEST_OPTIONS: Final = 65_536
-LONGEST_DEBOUNCE: Final = 3600.0
-LARGEST_CAP: Final = 10_000
 LONGEST_TURN: Final = 7 * 86_400.0
 LONGEST_SYSTEM: Final = 200_000
 MOST_EXCLUDED: Final = 1000

@@ -135,6 +135,14 @@ def is_shown(asset: Asset) -> bool:
     return readable and 0 < asset.size <= PIECE
 
 
+def check_length(said: Message) -> None:
+    """Raises `InvalidInput` for more text than one message may have."""
+    if len(said.text) > LONGEST_TEXT:
+        raise InvalidInput(
+            f"the text has {len(said.text):,} characters, and may have {LONGEST_TEXT:,}", hint="send it as a file"
+        )
+
+
 def check_parts(said: Message) -> list[Text | Media | SentFile]:
     """Reads the parts of a message. Raises `InvalidInput` that names the part and what to do instead."""
     files = [part for part in said.parts if isinstance(part, Media)]
@@ -143,10 +151,7 @@ def check_parts(said: Message) -> list[Text | Media | SentFile]:
             f"{len(files)} files come with the message, and {MOST_FILES} may",
             hint="send several messages, or one archive",
         )
-    if len(said.text) > LONGEST_TEXT:
-        raise InvalidInput(
-            f"the text has {len(said.text):,} characters, and may have {LONGEST_TEXT:,}", hint="send it as a file"
-        )
+    check_length(said)
     found: list[Text | Media | SentFile] = []
     for at, part in enumerate(said.parts):
         place = f"parts[{at}]"

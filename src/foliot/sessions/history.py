@@ -7,18 +7,18 @@ from typing import Final
 
 from msgspec import Struct
 
-from foliot.engine.driver.journal import Specs, read_facts
+from foliot.common.threads import unhurried
+from foliot.engine.driver.journal import FACT, Specs, read_facts
 from foliot.errors import Conflict
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message
 from foliot.kernel.run.events import InputReceived, RunCreated, SessionCompacted, StepStarted
 from foliot.kernel.run.loop import fold
+from foliot.kernel.run.past import Past
 from foliot.kernel.run.state import State
 from foliot.store.journal.base import Journal
 from foliot.store.sessions.words import plain, words_in
 
-# Stands for the messages of earlier turns, which are not read for those of this one.
-_EARLIER: Final = Message("user", ())
 AROUND: Final = 80
 LONGEST_EXCERPT: Final = 240
 
@@ -32,8 +32,10 @@ async def messages_of_turn(journal: Journal, specs: Specs, run_id: str) -> tuple
         return ()  # nothing is said in it
     # A summary replaces messages for the model; whoever reads what was said reads them all.
     said = [fact for fact in facts if not isinstance(fact[1], SessionCompacted)]
-    state = fold(await specs.get(journal, created.spec), run_id, said, (_EARLIER,) * created.before)
-    return tuple(state.transcript[created.before :])
+    spec = await specs.get(journal, created.spec)
+    # Without a past: the messages of earlier turns are not looked at for those of this one, however many there are.
+    state = await unhurried(FACT * len(said), fold, spec, run_id, said, past=Past())
+    return tuple(state.transcript)
 
 
 class Question(Struct, frozen=True):

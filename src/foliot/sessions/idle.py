@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from foliot.store.base import NextChange
 from foliot.store.sessions.base import Session, SessionMark
 
 
@@ -18,12 +19,12 @@ class Marks(Protocol):
 class IdleReaders:
     """Wakes a reader when something has happened to its session, and not when something happened to others.
 
-    `pause` returns when something may have happened in the store.
+    `next_change` is that of the store.
     """
 
-    def __init__(self, store: Marks, pause: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, store: Marks, next_change: NextChange) -> None:
         self._store = store
-        self._pause = pause
+        self._next_change = next_change
         self._waiting: dict[str, dict[asyncio.Future[None], SessionMark]] = {}
         self._looking: asyncio.Task[None] | None = None
 
@@ -51,9 +52,10 @@ class IdleReaders:
         """Looks until it is cancelled. Where that fails all are woken: each finds out what is wrong when it reads."""
         try:
             while True:
+                next_change = self._next_change()
                 ids = list(self._waiting)
                 self._wake(ids, await self._store.marks(ids))
-                await self._pause()
+                await next_change()
         except Exception:
             self._wake(self._waiting, {})
 

@@ -21,21 +21,20 @@ from foliot.engine.driver.ids import new_run_id
 from foliot.errors import FoliotError, NotFound, Unavailable
 from foliot.kernel.backoff import backoff
 from foliot.kernel.identity import Identity
-from foliot.kernel.inbox import next_turn
+from foliot.kernel.inbox import InboxOptions, next_turn
 from foliot.kernel.messages import Message
 from foliot.kernel.run.state import State
 from foliot.sessions.base import NewTurn, TurnOptions, TurnRuns
 from foliot.sessions.turns import (
     TurnSettlement,
     identity_of,
-    inbox_of,
     input_of,
     labels_of,
     options_of,
     title_of,
 )
 from foliot.store.journal.base import JournalConflict, RunTaken
-from foliot.store.sessions.base import Session, SessionBusy
+from foliot.store.sessions.base import NONE_DROPPED, Dropped, Session, SessionBusy
 from foliot.store.sessions.database import SqlSessions, begin_turn
 
 log = logging.getLogger(__name__)
@@ -111,22 +110,25 @@ class TurnKeeper:
         if session.turn or self._closed:
             return
         waiting = await self._store.waiting(session)
-        due = next_turn([each.waiting() for each in waiting], self._clock(), inbox_of(session))
+        rules = InboxOptions()
+        if any(each.mode == "collect" for each in waiting):  # nothing else waits for a silence
+            rules = await self._store.rules(session, self._turns.agent_object(session.place))
+        due = next_turn([each.waiting() for each in waiting], self._clock(), rules)
         if due is None:
             return
         if not due.inputs:
             self._look_at(id, due.at)
             return
         chosen = [each for each in waiting if each.seq in due.inputs]
-        dropped = [each for each in await self._store.dropped(session) if each.place == chosen[0].place]
+        dropped = await self._store.dropped(session, chosen[0].place)
         await self.begin(
             session,
             input_of(chosen, dropped),
-            identity=identity_of(session, [*dropped, *chosen]),
+            identity=identity_of(session, [*dropped.newest, *chosen]),
             options=options_of(session, chosen),
             inputs=due.inputs,
-            summarised=[each.seq for each in dropped],
-            title=title_of(input_of(chosen, ())),
+            summarised=dropped,
+            title=title_of(input_of(chosen)),
             labels=labels_of(chosen),
         )
 
@@ -139,18 +141,20 @@ class TurnKeeper:
         options: TurnOptions,
         inputs: Sequence[int] = (),
         again: Sequence[int] = (),
-        summarised: Sequence[int] = (),
+        summarised: Dropped = NONE_DROPPED,
         title: str = "",
         after: str | None = None,
         parent: int | None = None,
         compacts: bool = False,
         labels: dict[str, str] | None = None,
+        instead: str = "",
     ) -> str:
         """Begins a turn that answers these inputs; returns the id of its run, which is stored by then.
 
-        `again` are inputs that another turn has answered before. One that `compacts` answers nothing.
-        It goes on after the head of the session, or after the run `after`, which is that of the turn `parent`. Raises
-        `SessionBusy` when another turn began meanwhile, and what keeps a run of the agent from beginning.
+        `again` are inputs that another turn has answered before, the run `instead`. One that `compacts` answers
+        nothing. It goes on after the head of the session, or after the run `after`, which is that of the turn
+        `parent`. Raises `SessionBusy` when another turn began meanwhile, and what keeps a run of the agent from
+        beginning.
         """
         now = self._clock()
         run_id = self._new_id(now)
@@ -170,6 +174,7 @@ class TurnKeeper:
                 body,
                 compacts,
                 labels or {},
+                instead,
             )
         )
         return run_id
@@ -197,7 +202,8 @@ class TurnKeeper:
         self._swept = page[-1][0] if len(page) == MOST_AT_ONCE else 0
         if not page and not self._swept:
             self._rests.clear()
-        due = [id for _, id in page if self._rests.get(id, (0, 0.0))[1] <= now and id not in self._silences]
+        # Also those that wait for a silence: it may be shorter by now, as their agent is declared.
+        due = [id for _, id in page if self._rests.get(id, (0, 0.0))[1] <= now]
         for id in due:
             await self.begin_next(id)
         return due

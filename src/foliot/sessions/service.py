@@ -22,7 +22,7 @@ from foliot.engine.driver.ids import new_run_id
 from foliot.engine.driver.journal import Specs, signal, storable
 from foliot.engine.workspaces.assets import Assets
 from foliot.errors import Conflict, InvalidInput, NotFound
-from foliot.kernel.identity import Identity
+from foliot.kernel.identity import Identity, is_name
 from foliot.kernel.inbox import MODES, mode_of, mode_problem
 from foliot.kernel.messages import Media, Message
 from foliot.kernel.routing import attachments_problem
@@ -40,7 +40,7 @@ from foliot.sessions.checks import (
 from foliot.sessions.content import ASSETS, SessionFiles, kept_message
 from foliot.sessions.history import excerpt_of, messages_of_turn, question_of, said_in
 from foliot.sessions.keeper import TurnKeeper
-from foliot.sessions.turns import details_of, inbox_of, message_of, options_of, over, said_details
+from foliot.sessions.turns import details_of, message_of, options_of, over, said_details
 from foliot.store.base import Database
 from foliot.store.journal.base import Journal, TransactionBody
 from foliot.store.sessions.assets import SqlAssets
@@ -209,6 +209,16 @@ class SessionService:
             now=self._clock(),
         )
 
+    async def invalidate(self, namespace: str, user: str, *, in_transaction: TransactionBody | None = None) -> None:
+        """Marks what is warm for the sessions of a user as stale, in all processes; no turn at work is touched.
+
+        The next turn of the user in each process is built anew. What `in_transaction` writes is stored with it. Raises
+        `InvalidInput` for what is no name of a user.
+        """
+        if not is_name(user):
+            raise InvalidInput(f"{user[:80]!r} cannot be the name of a user", field="user")
+        await self.store.invalidate(namespace, user, in_transaction=in_transaction)
+
     async def delete(self, id: str, *, identity: Identity | None, namespace: str = "") -> None:
         """Deletes a session, and what was not answered. Raises `NotFound`, `SessionBusy` during a turn."""
         await self.get(id, identity=identity, namespace=namespace)
@@ -350,12 +360,12 @@ class SessionService:
         with storable(f"what is said to session {id}"):
             what = digest(msgspec.json.encode((word, said, place, said_details(kept))))
         new = NewInput(key or self._new_id(self._clock()), word, said, what, by, place, kept, once)
-        rules = inbox_of(session)
-        if unsaved and await self.store.check(session, new, now=self._clock(), options=rules):
+        agent = self._turns.agent_object(session.place)
+        if unsaved and await self.store.check(session, new, now=self._clock(), agent=agent):
             # Nothing is stored for words that are refused.
             for asset, content in unsaved:
                 await self.assets.add(session.id, asset, content)
-        outcome = await self.store.say(id, new, now=self._clock(), options=rules, in_transaction=in_transaction)
+        outcome = await self.store.say(id, new, now=self._clock(), agent=agent, in_transaction=in_transaction)
         if outcome.act == "start":
             return replace(outcome, problem=await self.keeper.begin_next(id, told=True))
         if outcome.act == "wake" or (outcome.run_id and not outcome.again):
@@ -425,6 +435,7 @@ class SessionService:
             again=asked.inputs,
             after=asked.after,
             parent=head.parent,
+            instead=head.run_id,
         )
         return Said(asked.inputs[-1] if asked.inputs else 0, "direct", run_id=run_id)
 

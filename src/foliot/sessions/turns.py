@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from foliot.engine.base import Clock
 from foliot.errors import InvalidInput
 from foliot.kernel.identity import Identity
-from foliot.kernel.inbox import InboxOptions
+from foliot.kernel.inbox import line_of
 from foliot.kernel.messages import Media, Message, Number, Text
 from foliot.kernel.routing import read_details
 from foliot.kernel.run.budget import narrow
@@ -22,7 +22,7 @@ from foliot.kernel.run.state import State
 from foliot.sessions.base import TurnOptions, check_said
 from foliot.sessions.history import texts_of
 from foliot.store.journal.base import TransactionBody
-from foliot.store.sessions.base import ORDERED_BY, Input, Session
+from foliot.store.sessions.base import NONE_DROPPED, ORDERED_BY, Dropped, Input, Session
 from foliot.store.sessions.database import end_turn
 
 # A turn has half an hour, unless it or its agent says otherwise. Waiting for people does not count.
@@ -35,13 +35,10 @@ LONGEST_TITLE: Final = 60
 # A title is cut at a space only if more than this is left of it.
 SHORTEST_CUT: Final = 20
 OPTIONS: Final = "options"
-INBOX: Final = "inbox"
 VIA: Final = "via"
-LONGEST_LINE: Final = 200
 # The labels of a run that say where what it answers came from, as its channel or trigger tells it.
 ORIGIN: Final = "foliot.dev/"
 LONGEST_LABEL: Final = 256
-MOST_LINES: Final = 50
 DROPPED: Final = "Messages that came while you worked and were too many to answer one by one:"
 
 
@@ -70,19 +67,14 @@ def message_of(said: Message | str) -> Message:
     return message
 
 
-def input_of(chosen: Sequence[Input], dropped: Sequence[Input]) -> tuple[Message, ...]:
-    """Returns the messages of a turn: those that it answers, after one line for each that had to make room."""
+def input_of(chosen: Sequence[Input], dropped: Dropped = NONE_DROPPED) -> tuple[Message, ...]:
+    """Returns the messages of a turn: those that it answers, after the lines of those that had to make room."""
     said = tuple(each.message for each in chosen if each.message is not None)
-    lines = [_line(each.message) for each in dropped if each.message is not None]
+    lines = [line_of(each.message) for each in dropped.newest if each.message is not None]
     if not lines:
         return said
-    left = f"(and {len(lines) - MOST_LINES} before these)\n" if len(lines) > MOST_LINES else ""
-    return user_message(f"{DROPPED}\n{left}" + "\n".join(f"- {line}" for line in lines[-MOST_LINES:])), *said
-
-
-def _line(message: Message) -> str:
-    text = " ".join(message.text.split()) or "(a file)"
-    return text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 1]}…"
+    left = f"(and {dropped.count - len(lines)} before these)\n" if dropped.count > len(lines) else ""
+    return user_message(f"{DROPPED}\n{left}" + "\n".join(f"- {line}" for line in lines)), *said
 
 
 def with_time_limit(spec: RunSpec, options: TurnOptions) -> RunSpec:
@@ -165,12 +157,6 @@ def said_details(details: dict[str, Any]) -> dict[str, Any]:
     The way that it came is not among them, nor whose order it is: a channel may have another declarer by the next try.
     """
     return {name: value for name, value in details.items() if name not in (VIA, ORDERED_BY)}
-
-
-def inbox_of(session: Session) -> InboxOptions:
-    """Returns the rules of a session's inbox: those of its options, if it has some."""
-    given = session.options.get(INBOX)
-    return InboxOptions() if given is None else msgspec.convert(given, InboxOptions)
 
 
 class TurnSettlement:

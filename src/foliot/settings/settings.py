@@ -90,7 +90,7 @@ def as_path(given: Given) -> Path:
 def as_store(given: Given) -> str:
     """A URL that means the same from any folder: `sqlite:////absolute/path` or `postgresql://…`."""
     scheme, separator, rest = given.text.partition("://")
-    if not separator:
+    if not separator and given.text != ":memory:":
         return f"sqlite:///{as_path(given)}"
     if scheme == "sqlite" and rest.startswith("/") and rest not in ("/", "/:memory:"):
         return f"sqlite:///{as_path(given._replace(text=rest[1:]))}"

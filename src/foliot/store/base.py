@@ -20,6 +20,8 @@ from foliot.store.transaction import Row, Tx
 P = ParamSpec("P")
 T = TypeVar("T")
 Document: TypeAlias = dict[str, Any]
+# Called before something is read. What it returns is awaited afterwards, until something may have changed since.
+NextChange: TypeAlias = Callable[[], Callable[[], Awaitable[None]]]
 
 
 class Database(Protocol):
@@ -36,8 +38,15 @@ class Database(Protocol):
         """
         ...
 
-    async def wait_for_change(self, *, timeout: float) -> None:
-        """Return when something may have been committed by any process, or after `timeout` seconds."""
+    def change_mark(self) -> object:
+        """Returns a mark of all commits that this process has heard of. Take it before you read, to wait after it."""
+        ...
+
+    async def wait_for_change(self, seen: object, *, timeout: float) -> None:
+        """Return when something may have been committed since the mark `seen`, or after `timeout` seconds.
+
+        A commit between the mark and the call ends the wait at once, whoever has read it meanwhile.
+        """
         ...
 
     def version(self) -> object | None:
@@ -53,6 +62,10 @@ class Database(Protocol):
 
     async def shrink(self) -> int:
         """Give what is free in the store back to the disk, as far as others can go on meanwhile; how many bytes."""
+        ...
+
+    async def refresh_statistics(self) -> None:
+        """Let the database count how its tables have changed, where it does not do so by itself. Never takes long."""
         ...
 
     def clock(self) -> float:
@@ -236,6 +249,14 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangedSince:
+    """The changes behind a revision, in commit order: all that there are up to `revision`, of the kinds asked for."""
+
+    revision: int
+    changes: list[Change]
+
+
+@dataclass(frozen=True, slots=True)
 class Requirement:
     """One clause of a label or field selector, e.g. `tier in (a, b)`, `!legacy`, `status.phase!=Ready`."""
 
@@ -322,6 +343,13 @@ class ResourceStore(Protocol):
         """Every change behind revision `after`, in order, each once; then those to come, from any process.
 
         Raises `Gone` when changes behind `after` are no longer kept: list again and go on from `Page.revision`.
+        """
+        ...
+
+    async def changed(self, after: int, kinds: Sequence[str]) -> ChangedSince | None:
+        """The changes of these kinds behind a revision, up to the newest.
+
+        None when not every change since then is kept, or when there are so many that reading anew costs less.
         """
         ...
 

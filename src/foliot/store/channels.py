@@ -187,14 +187,11 @@ class Outbox:
         self, namespace: str, *, channel: str = "", state: str = "", before: int | None = None, limit: int = 50
     ) -> list[Delivery]:
         """Lists deliveries, the newest first."""
-        found = await self._db.read(
-            "outbox_list",
-            namespace=namespace,
-            channel=channel,
-            state=state,
-            before=_END if before is None else before,
-            count=limit,
-        )
+        given = {"namespace": namespace, "state": state, "before": _END if before is None else before, "count": limit}
+        if channel:
+            found = await self._db.read("outbox_list_of_channel", channel=channel, **given)
+        else:
+            found = await self._db.read("outbox_list", **given)
         return [_delivery(row) for row in found]
 
     async def counts(self, namespace: str) -> dict[tuple[str, str], int]:

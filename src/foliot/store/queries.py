@@ -19,6 +19,18 @@ Under its name a query that writes or locks says what it waits for, so that it m
     -- locks: limit/class key     of a level with several tables, the one that is meant
     -- locks: run *               rows that cannot be told from the parameters
     -- locks: -                   nothing that the body has not locked already, or has just made
+
+An INSERT that tells something says by which columns its rows are told apart (parameters have the same names), so that
+those of several bodies can be one statement on PostgreSQL:
+
+    -- apart: uid
+
+A query whose way to its answer can become long says so too: it has one of a few places (threads on SQLite, see
+sqlite/readers.py, some of the connections on PostgreSQL) and a deadline, so that neither the event loop nor a small
+read ever waits for it. A page that an index gives is no such query, however long its texts are: to decode them costs
+several times the read. What a run needs to go on (rules, the revision, its session) must not be among them.
+
+    -- reads: many
 """
 
 from __future__ import annotations
@@ -35,9 +47,16 @@ from foliot.store.transaction import LOCK_ORDER
 FOLDER = Path(__file__).with_name("queries")
 _HEADER = "-- name:"
 _SAID = "-- locks:"
+_APART = "-- apart:"
+_READS_MANY = "-- reads: many"
 # Quoted text and comments are skipped whole, so that a colon inside them is never taken for a parameter.
 _TOKENS = re.compile(r"('(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/|::)|:([a-z_][a-z0-9_]*)", re.DOTALL)
 _EACH = re.compile(r"json_each\((:[a-z_]+)\) AS ([a-z_]+)")
+# One of many that are given. PostgreSQL begins with them when they are an array, whatever it takes the table for: else
+# it may go through one that was empty when it made the plan. And it finds them in one walk along the index.
+_AMONG = re.compile(
+    r"(?<!NOT )IN \((SELECT (?:CAST\(wanted\.value AS BIGINT\)|value) FROM json_each\(:[a-z_]+\) AS wanted)\)"
+)
 _MARKERS = {
     "/*for_update*/": "FOR UPDATE",
     "/*for_share*/": "FOR SHARE",
@@ -79,6 +98,7 @@ def for_postgres(text: str) -> tuple[str, tuple[str, ...]]:
     """The same query for PostgreSQL, and the parameter names in the order of their numbers."""
     for marker, clause in _MARKERS.items():
         text = text.replace(marker, clause)
+    text = _AMONG.sub(r"= ANY (ARRAY(\1))", text)
     text = _EACH.sub(r"json_array_elements_text(CAST(\1 AS json)) AS \2(value)", text)
     names: list[str] = []
 
@@ -119,6 +139,24 @@ def locks_of(name: str) -> Locks | None:
 
 
 @cache
+def apart_of(name: str) -> tuple[str, ...]:
+    """Returns the columns that tell apart what an INSERT adds; none when the query does not say."""
+    return _apart().get(name, ())
+
+
+@cache
+def _apart() -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for file in sorted(FOLDER.glob("*.sql")):
+        for part in file.read_text(encoding="utf-8").split(_HEADER)[1:]:
+            name, *lines = part.splitlines()
+            for line in lines:
+                if line.startswith(_APART):
+                    found[name.strip()] = tuple(line.removeprefix(_APART).split())
+    return found
+
+
+@cache
 def _declared() -> dict[str, Locks]:
     found: dict[str, Locks] = {}
     for file in sorted(FOLDER.glob("*.sql")):
@@ -127,6 +165,17 @@ def _declared() -> dict[str, Locks]:
             if said.startswith(_SAID):
                 found[name.strip()] = _locks(said.removeprefix(_SAID))
     return found
+
+
+@cache
+def long_reads() -> frozenset[str]:
+    """Returns the names of the queries that say that they read many rows."""
+    return frozenset(
+        part.partition("\n")[0].strip()
+        for file in sorted(FOLDER.glob("*.sql"))
+        for part in file.read_text(encoding="utf-8").split(_HEADER)[1:]
+        if _READS_MANY in part.splitlines()
+    )
 
 
 def _locks(said: str) -> Locks:

@@ -87,3 +87,11 @@ def pending(current: int, dialect: Dialect, place: str) -> tuple[Migration, ...]
             hint="upgrade foliot, or point it at another store",
         )
     return known[current:]
+
+
+def failure(migration: Migration, place: str, reason: object) -> InvalidInput:
+    """Returns the error for a store whose rows a migration cannot carry over."""
+    return InvalidInput(
+        f"the store at {place} cannot be brought to schema {migration.version} ({migration.name}): {reason}",
+        hint="nothing in it was changed, and the version of Foliot that wrote it still opens it; please report this",
+    )

@@ -16,6 +16,10 @@ from msgspec import Struct
 
 from foliot.errors import Conflict
 from foliot.store.base import Database
+from foliot.store.journal.database import purge_runs
+from foliot.store.journal.packing import MOST, packed, unpacked
+from foliot.store.key_pages import keys_array
+from foliot.store.portions import Ended, Portions
 from foliot.store.transaction import Row, Tx, many, one, rows, run
 
 ENDED: frozenset[str] = frozenset({"succeeded", "failed", "cancelled", "dead_lettered"})
@@ -133,21 +137,63 @@ def change(row: Row, change: TaskChange, now: float) -> Tx[None]:
 def forget(keys: Sequence[int]) -> Tx[None]:
     """Delete tasks with everything that is known of them but their runs."""
     for query in ("task_delete_events", "task_delete_runs", "task_delete_memory", "task_delete"):
-        yield from many(query, [{"key": key} for key in keys])
+        yield from run(query, keys=keys_array(keys))
 
 
-def purge(before: float, limit: int) -> Tx[int]:
-    """Forget up to `limit` tasks that ended before a time; how many."""
-    found = yield from rows("task_purge_find", before=before, count=limit)
-    yield from forget([row["key"] for row in found])
-    return len(found)
+class PurgedTasks(NamedTuple):
+    """How many tasks were forgotten, and how many of their runs."""
+
+    tasks: int = 0
+    runs: int = 0
+
+
+async def purge(
+    database: Database, before: float, limit: int | None = None, *, portions: Portions | None = None
+) -> PurgedTasks:
+    """Forget tasks that ended before a time, at most so many, in small transactions: others write meanwhile.
+
+    Their runs go with them; those that ended later, or that something else keeps, stay until their own time has come.
+    """
+    tasks = runs = 0
+    behind, portions = Ended(), portions or Portions()
+    while limit is None or tasks < limit:
+        wanted = portions.size if limit is None else min(portions.size, limit - tasks)
+        found = await database.read("task_purge_find", before=before, since=behind.at, after=behind.key, count=wanted)
+        if not found:
+            break
+        behind = Ended(found[-1]["ended_at"], found[-1]["key"])
+        portions.begin()
+        gone = await database.write(purge_ended, [row["key"] for row in found], before)
+        await portions.end(gone.tasks)
+        tasks, runs = tasks + gone.tasks, runs + gone.runs
+    return PurgedTasks(tasks, runs)
+
+
+def purge_ended(keys: Sequence[int], before: float) -> Tx[PurgedTasks]:
+    """Forget those of these tasks that are still over since before a time, and that nobody changes now."""
+    locked = yield from rows("task_purge_lock", keys=keys_array(keys), before=before)
+    if not locked:
+        return PurgedTasks()
+    found = yield from rows("task_purge_runs", keys=keys_array([row["key"] for row in locked]))
+    runs = (yield from purge_runs(found, before)) if found else 0
+    yield from forget([row["key"] for row in locked])
+    return PurgedTasks(len(locked), runs)
 
 
 def _add_facts(key: int, after: int, facts: Sequence[tuple[str, bytes]], now: float) -> Tx[None]:
     yield from many(
         "task_event_add",
-        [(key, seq, now, kind, data) for seq, (kind, data) in enumerate(facts, after + 1)],
+        [(key, seq, now, kind, _stored(kind, data)) for seq, (kind, data) in enumerate(facts, after + 1)],
     )
+
+
+def _stored(kind: str, data: bytes) -> bytes:
+    return packed(kind, data) if len(data) <= MOST else data
+
+
+def fact_of(row: Row) -> bytes:
+    """Returns an event of a task as it was recorded, from its row. Those of older versions are stored as they are."""
+    return unpacked(row["type"], row["data"])
 
 
 def encode_labels(labels: dict[str, str]) -> str:
@@ -160,6 +206,11 @@ def encode_labels(labels: dict[str, str]) -> str:
 def label_text(name: str, value: str) -> str:
     """How this label stands in the stored text of a task that has it."""
     return msgspec.json.encode({name: value}).decode()[1:-1]
+
+
+def label_hint(name: str, value: str) -> str:
+    """How this label stands in the index of labels, which has the beginnings of them only (see 0032_sizes.sql)."""
+    return f"{name}={value}"[:200]
 
 
 def _json(value: Any) -> str:
@@ -248,11 +299,6 @@ def drop(floor: int) -> Tx[int]:
     assert bounds is not None  # its migration made the rows
     yield from run("task_feed_set", name="task_dropped", value=max(bounds["dropped"], old["number"]))
     return (yield from run("task_feed_drop", floor=floor))
-
-
-def keys_array(keys: Sequence[int]) -> str:
-    """Keys as a query takes many of them."""
-    return msgspec.json.encode([str(key) for key in keys]).decode()
 
 
 def _told(row: Row) -> TaskFeedRow:

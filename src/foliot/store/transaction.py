@@ -26,6 +26,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
+from msgspec import Struct
+
 P = ParamSpec("P")
 T = TypeVar("T")
 Row: TypeAlias = Mapping[str, Any]
@@ -36,7 +38,8 @@ Params: TypeAlias = Mapping[str, Any]
 # turns and inputs under that of their session, the queue's under that of their run, events, signals and uses of content
 # under their run's or task's, resources under the revision, and records under the head of the audit log. `limit` are
 # bounds of the queue, execution classes and the buckets of tools; `channel` says which session is active where;
-# `revision` and `audit` are heads that all share, and therefore taken last.
+# `folder` is that of an agent and a user, and what it refers to; `revision` and `audit` are heads that all share, and
+# therefore taken last.
 LOCK_ORDER: Final = (
     "request",
     "account",
@@ -44,6 +47,7 @@ LOCK_ORDER: Final = (
     "task",
     "channel",
     "session",
+    "folder",
     "run",
     "setting",
     "revision",
@@ -51,7 +55,7 @@ LOCK_ORDER: Final = (
 )
 
 
-class Statement(NamedTuple):
+class Statement(Struct, frozen=True, gc=False):
     """One named query (see queries/*.sql) with its parameters, and what to hand back for it."""
 
     name: str
@@ -104,9 +108,8 @@ class Planned(NamedTuple):
 class Guarded:
     """A body that decides nothing: `guard` must change exactly one row, then rows are added by `add`.
 
-    Databases do those of many callers together, in two statements for all. `plan` says what one of them does, or None
-    when it needs its body after all. When a guard finds nothing, nothing of the whole group is kept, and each is run by
-    its body, which tells what is wrong.
+    Databases do those of many callers together, in one or two statements for all. `plan` says what one of them does, or
+    None when it needs its body after all. Whose guard finds nothing is run by its body, which tells what is wrong.
     """
 
     __slots__ = ("add", "body", "guard", "plan")

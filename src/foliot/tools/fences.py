@@ -41,7 +41,7 @@ from foliot.sandbox.egress.rules import EgressRecord, EgressRule
 from foliot.sandbox.session import undisturbed
 from foliot.tools.base import Caller, Invocation, ToolDenied, ToolError, ToolPolicyInvalid
 from foliot.tools.isolation import sandbox_failure
-from foliot.tools.network_notes import call_network
+from foliot.tools.pipeline.running import call_network
 from foliot.tools.workspaces import EndResident, FenceOwner, WorkspaceFolders, no_resident
 
 log = logging.getLogger(__name__)
@@ -275,7 +275,7 @@ class Fences:
             wanted = await on_thread(with_real_mounts, wanted)
         ceilings = await self._ceilings(caller)
         found = narrowed(wanted, ceilings)
-        if (notes := call_network.get()) is not None and wanted.network:
+        if (notes := call_network()) is not None and wanted.network:
             notes.narrowed(
                 [each.rule for each in ceilings if each.network == ()], [each.rule for each in ceilings if each.network]
             )
@@ -492,4 +492,4 @@ class _OpenFence(AbstractAsyncContextManager[SandboxSession]):
 
 def fence_of(call: Invocation) -> FenceOwner:
     """Returns the owner of the fence of this call."""
-    return FenceOwner(call.tool, call.caller, call.run_id, call.call_id, call_network.get())
+    return FenceOwner(call.tool, call.caller, call.run_id, call.call_id, call_network())

@@ -202,7 +202,7 @@ class FunctionTool:
 
     def _convert(self, call: Invocation) -> dict[str, Any]:
         try:
-            model = self._arguments.model.model_validate(call.arguments)
+            model = self._arguments.model.__pydantic_validator__.validate_python(call.arguments)
         except ValueError as error:
             from pydantic import ValidationError  # here, because a call that fits should not pay for it
 

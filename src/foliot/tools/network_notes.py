@@ -7,7 +7,6 @@ rules that took the network away. A line holds the method, the host, the port an
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextvars import ContextVar
 from typing import Final
 
 from foliot.common.hosts import shown_host
@@ -73,6 +72,8 @@ class NetworkNotes:
 
     def text(self, *, failed: bool) -> str:
         """The lines for the result, blank when there is nothing to say. Only what failed wonders about no network."""
+        if not self._refused and not self._offline:  # of almost all calls there is nothing to say
+            return ""
         lines = [f"[network] {line}{f' ({count} times)' if count > 1 else ''}" for line, count in self._refused.items()]
         if self._more:
             lines.append(f"[network] and {self._more} more")
@@ -88,6 +89,3 @@ class NetworkNotes:
         if reason == "policy":
             why = f"{', '.join(self._narrowing[:MOST_LINES]) or 'a policy'} does not allow this"
         return f"{'refused' if record.verdict == 'denied' else 'failed'} {what}: {why} ({reason})"
-
-
-call_network: ContextVar[NetworkNotes | None] = ContextVar("foliot_call_network", default=None)

@@ -31,6 +31,9 @@ from foliot.tools.network_notes import NetworkNotes
 
 # Where the frozen spec of a run keeps what its agent declares of the workspace.
 WORKSPACE_RULES: Final = "workspace"
+# What a tool that writes files tells a model of `data/`, where that is kept.
+DATA_NOTE: Final = "Files in data/ are kept for the user: other conversations and runs with this agent have them too."
+MAKE_DATA: Final = "The folder is there once something is in it: make it with mkdir -p data."
 # How many names of what was not kept a result mentions.
 MOST_NAMED: Final = 5
 NOT_UNDONE: Final = (
@@ -81,6 +84,10 @@ class WorkspaceFolders(Protocol):
         """The most that calls of this run may do with its folder, as its agent declares. Without a folder: none."""
         ...
 
+    def keeps_data(self, namespace: str, agent: str, rules: Mapping[str, Any]) -> bool:
+        """Whether what runs of an agent leave in `data/` is kept for their user, with these rules on its workspace."""
+        ...
+
     async def folder(self, owner: FenceOwner, *, writes: bool = True) -> Path | None:
         """The folder that calls of this run work on, ready: made, or restored to the newest snapshot in its journal.
 
@@ -128,6 +135,10 @@ class SharedWorkspace:
     async def access(self, owner: FenceOwner) -> WorkspaceAccess:
         """Returns `read_write` for callers of its namespace, `none` for others."""
         return "none" if await self.folder(owner) is None else "read_write"
+
+    def keeps_data(self, namespace: str, agent: str, rules: Mapping[str, Any]) -> bool:
+        """Returns False: all of it is of all runs."""
+        return False
 
     async def folder(self, owner: FenceOwner, *, writes: bool = True) -> Path | None:
         """The folder, for callers of its namespace. Namespaces are kept apart: only one has it."""
@@ -198,6 +209,8 @@ class CallFiles:
     @property
     def note(self) -> str:
         """The text for the result on files that are not as one may expect; blank when all are."""
+        if not self.left_out and not self.not_undone:
+            return ""
         notes: list[str] = []
         if self.left_out:
             named = ", ".join(self.left_out[:MOST_NAMED])

@@ -23,6 +23,7 @@ from foliot.settings.settings import Settings
 from foliot.store.audit.log import prune_audit
 from foliot.store.base import KEPT_CHANGES, Database, ResourceStore
 from foliot.store.journal.database import SqlJournal
+from foliot.store.portions import TAKES_AT_MOST, TAKES_AT_MOST_BESIDE_OTHERS, Portions
 from foliot.store.sessions.database import SqlSessions
 from foliot.store.tasks import purge as purge_tasks
 from foliot.store.transaction import Tx, one, run
@@ -136,6 +137,7 @@ class Housekeeper:
         found = Forgotten(made_up=await self._completion.complete(since=last - 2 * self._every, now=now))
         await self.forget(found, now)
         await self._db.write(_note_size, now, (await self._db.size()).used)
+        await self._db.refresh_statistics()
         if found:
             log.info("the store was tidied: %s", found)
         return found
@@ -154,15 +156,21 @@ class Housekeeper:
 
     async def _forget_work(self, found: Forgotten, before: float) -> None:
         # In small transactions: others write to the same store meanwhile. Tasks first: their runs stay as long as they.
-        while gone := await self._db.write(purge_tasks, before, AT_ONCE):
-            found.tasks += gone
+        async def give_back() -> None:
+            found.freed += await self._db.shrink()
+
+        # A file has one writer at a time.
+        longest = TAKES_AT_MOST if (await self._db.size()).shrinks else TAKES_AT_MOST_BESIDE_OTHERS
+        gone = await purge_tasks(self._db, before, portions=Portions(give_back, takes_at_most=longest))
+        found.tasks += gone.tasks
+        found.runs += gone.runs
         # So do those of sessions. One that is not archived goes on, however long nobody has spoken.
-        while gone := await SqlSessions(self._db).purge(archived_before=before, limit=AT_ONCE):
-            found.sessions += gone
-        journal, gone = SqlJournal(self._db), AT_ONCE
-        while gone == AT_ONCE:
-            gone = await journal.purge(ended_before=before, limit=AT_ONCE)
-            found.runs += gone
+        while archived := await SqlSessions(self._db).purge(archived_before=before, limit=AT_ONCE):
+            found.sessions += archived
+        journal = SqlJournal(self._db)
+        found.runs += await journal.purge(
+            ended_before=before, limit=None, portions=Portions(give_back, takes_at_most=longest)
+        )
 
     async def _cut_audit(self, found: Forgotten, before: float, now: float) -> None:
         try:
@@ -180,9 +188,9 @@ class Housekeeper:
         log.warning("the store has %d bytes and may have %d: what ended first is forgotten early", size.used, limit)
         journal, before = SqlJournal(self._db), now - YOUNGEST
         while (await self._db.size()).used > limit * BELOW:
-            tasks = await self._db.write(purge_tasks, before, AT_ONCE)
+            tasks, runs = await purge_tasks(self._db, before, AT_ONCE)
             sessions = await SqlSessions(self._db).purge(archived_before=before, limit=AT_ONCE)
-            runs = await journal.purge(ended_before=before, limit=AT_ONCE)
+            runs += await journal.purge(ended_before=before, limit=AT_ONCE)
             await journal.purge_content(before=before)
             if not tasks and not sessions and not runs:
                 log.warning("the store is larger than retention_size allows, and nothing in it has ended")

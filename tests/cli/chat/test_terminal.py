@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import re
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +21,7 @@ import pytest
 
 from foliot.common.text import UNSAFE
 from tests.adversary.test_terminal import EVIL, FORGED
+from tests.cli.conftest import Foliot
 
 PATIENCE = 60
 # What the chat itself sends to a terminal: colours, moving up and right, erasing below, and pastes on and off.
@@ -40,6 +44,11 @@ def pay(amount: int, note: str = "") -> str:
 
 def evil() -> str:
     raise ValueError(EVIL)
+
+def draw() -> list:
+    from foliot.kernel.messages import Media, Text
+
+    return [Text("drawn"), Media("image/png", data="iVBORw0KGgo=", name="../../evil\\x1b[2J.png")]
 """
 SCRIPT = {
     "count": "input",
@@ -52,6 +61,8 @@ SCRIPT = {
         {"when": {"input": "colour"}, "call": {"ask_user": {"question": f"Which?{EVIL}", "choices": ["red", "blue"]}}},
         {"when": {"input": "colour"}, "say": "It is {last_result}."},
         {"when": {"input": "stall"}, "after": "1h", "say": "late"},
+        {"when": {"input": "picture"}, "call": {"draw": {}}},
+        {"when": {"input": "picture"}, "say": "There it is."},
         {"when": {"input": "evil"}, "say": EVIL, "call": {"evil": {}}},
         {"when": {"input": "evil"}, "say": EVIL},
     ],
@@ -65,7 +76,7 @@ def document(kind: str, name: str, spec: dict[str, object]) -> dict[str, object]
 
 MANIFESTS = [
     document("ModelEndpoint", "brain", {"provider": "scripted", "default_model": "scripted", "script": SCRIPT}),
-    *(document("Tool", name, {"type": "function", "function": f"desk:{name}"}) for name in ("slow", "evil")),
+    *(document("Tool", name, {"type": "function", "function": f"desk:{name}"}) for name in ("slow", "evil", "draw")),
     document("Tool", "pay", {"type": "function", "function": "desk:pay", "operation_classes": ["write"]}),
     document(
         "ToolPermission",
@@ -78,7 +89,7 @@ MANIFESTS = [
         {
             "model_ref": "brain",
             "prompt": "Work.",
-            "tools": ["slow", "pay", "evil", "ask_user"],
+            "tools": ["slow", "pay", "evil", "draw", "ask_user"],
             "execution": {"on_denied": "tell"},
         },
     ),
@@ -88,14 +99,21 @@ MANIFESTS = [
 class Place:
     """A folder with the agent, its tools and a home of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, foliot: Foliot) -> None:
         self.folder = folder
+        self._here = foliot
         (folder / "desk.py").write_text(TOOLS.format(evil=EVIL), encoding="utf-8")
         manifests = {"apiVersion": "foliot.dev/v1", "kind": "List", "items": MANIFESTS}
         (folder / "desk.json").write_text(json.dumps(manifests))
         kept = {name: value for name, value in os.environ.items() if not name.startswith("FOLIOT_")}
         self.environ = {**kept, "FOLIOT_HOME": str(folder / "home"), "TERM": "xterm", "COLUMNS": "100", "USER": "ann"}
-        self.foliot("apply", "-f", "desk.json")
+        self.ask("apply", "-f", "desk.json")
+
+    def ask(self, *words: str, code: int = 0) -> str:
+        """What a command says, run in this process: for what a test only looks at, or has ready."""
+        said = self._here(*words)
+        assert said.code == code, said.out + said.err
+        return said.out + (said.err if code else "")
 
     def foliot(self, *words: str, stdin: str = "", code: int = 0, errors: bool = False) -> str:
         command = [sys.executable, "-m", "foliot.cli", *words]
@@ -106,20 +124,46 @@ class Place:
         return done.stdout.decode() + (done.stderr.decode() if code or errors else "")
 
     def sessions(self) -> list[dict[str, object]]:
-        return json.loads(self.foliot("sessions", "list", "--archived", "-o", "json"))["items"]
+        return json.loads(self.ask("sessions", "list", "--archived", "-o", "json"))["items"]
+
+    def wait_until_idle(self) -> None:
+        """Waits until no session has a turn at work: its end is told a moment before the session is free."""
+        deadline = time.monotonic() + PATIENCE
+        while at_work := [each for each in self.sessions() if each["turn"]]:
+            assert time.monotonic() < deadline, at_work
 
     @property
     def paid(self) -> list[str]:
         return (self.folder / "ledger").read_text().split() if (self.folder / "ledger").exists() else []
 
 
+# What a shell does with a job that stops: it says so, and continues it when it is asked to (SIGUSR1 here).
+SHELL = """
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+job = os.fork()
+if job == 0:
+    os.setpgid(0, 0)
+    os.execv(sys.argv[1], sys.argv[1:])
+while True:
+    status = os.waitpid(job, os.WUNTRACED)[1]
+    if not os.WIFSTOPPED(status):
+        sys.exit(os.waitstatus_to_exitcode(status))
+    os.write(1, b"[the shell is back]")
+    signal.sigwait({signal.SIGUSR1})
+    os.killpg(job, signal.SIGCONT)
+"""
+
+
 class Terminal:
     """A chat on a terminal: what it draws can be waited for, and typed into."""
 
-    def __init__(self, place: Place, *words: str) -> None:
+    def __init__(self, place: Place, *words: str, shell: bool = False) -> None:
         self._master, slave = pty.openpty()
+        self.resize(100)
+        program = [sys.executable, "-m", "foliot.cli", "chat", *words]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "foliot.cli", "chat", *words],
+            [sys.executable, "-c", SHELL, *program] if shell else program,
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -139,9 +183,27 @@ class Terminal:
             assert self._read(), f"it ended without {text!r}: {self.drawn[self._seen :]}"
         self._seen = found + len(text)
 
+    def wait_for_all(self, *texts: str) -> None:
+        """Waits until all of these are drawn, in any order: what a command says, and what its session does."""
+        begin, last = self._seen, 0
+        for text in texts:
+            self._seen = begin
+            self.wait_for(text)
+            last = max(last, self._seen)
+        self._seen = last
+
     def wait_for_end(self) -> None:
         """Waits until a turn is over: an empty row stands above the prompt."""
         self.wait_for("\x1b[J\n\r\x1b[J> ")
+
+    def resize(self, columns: int) -> None:
+        """Makes the terminal so wide."""
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+
+    @property
+    def is_as_found(self) -> bool:
+        """Whether the terminal edits lines and echoes them, as it did before the chat."""
+        return (termios.tcgetattr(self._master)[3] & (termios.ICANON | termios.ECHO)) == termios.ICANON | termios.ECHO
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
@@ -175,8 +237,9 @@ class Terminal:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place(tmp_path: Path, foliot: Foliot, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setenv("USER", "ann")
+    return Place(tmp_path, foliot)
 
 
 @pytest.fixture
@@ -189,8 +252,8 @@ def terminals(place: Place) -> Iterator[list[Terminal]]:
 
 @pytest.fixture
 def start(place: Place, terminals: list[Terminal]):
-    def started(*words: str) -> Terminal:
-        terminals.append(Terminal(place, *words))
+    def started(*words: str, shell: bool = False) -> Terminal:
+        terminals.append(Terminal(place, *words, shell=shell))
         terminals[-1].wait_for("/help lists commands")
         return terminals[-1]
 
@@ -209,7 +272,7 @@ def test_a_message_of_several_lines_is_answered_and_the_session_stays(place: Pla
     (session,) = place.sessions()
     assert session["turns"] == 1
     assert f"foliot chat --session {session['id']}" in terminal.drawn
-    assert "You said: hello" in place.foliot("sessions", "history", str(session["id"]))
+    assert "You said: hello" in place.ask("sessions", "history", str(session["id"]))
 
 
 def test_what_is_typed_while_the_agent_works_is_heard_between_two_steps(place: Place, start) -> None:
@@ -282,10 +345,10 @@ def test_a_chat_that_is_killed_goes_on_with_the_turn_at_work(place: Place, start
 
 
 def test_a_turn_that_was_killed_in_the_middle_of_a_tool_goes_on(place: Place, start) -> None:
-    place.foliot("delete", "tool", "slow")
+    place.ask("delete", "tool", "slow")
     idempotent = document("Tool", "slow", {"type": "function", "function": "desk:slow", "effect": "read"})
     (place.folder / "slow.json").write_text(json.dumps(idempotent))
-    place.foliot("apply", "-f", "slow.json")
+    place.ask("apply", "-f", "slow.json")
     killed = start("desk")
     killed.enter("work")
     killed.wait_for("calls slow")
@@ -304,8 +367,7 @@ def test_ctrl_c_stops_the_turn_and_a_second_one_leaves(place: Place, start) -> N
     terminal.wait_for("working")
     terminal.type("\x03")
     terminal.wait_for("■ stopped")
-    (session,) = place.sessions()
-    assert session["turn"] == ""
+    place.wait_until_idle()
     terminal.enter("hello")
     terminal.wait_for("You said: hello")
     terminal.wait_for_end()
@@ -335,7 +397,7 @@ def test_a_conversation_is_compacted_and_stays_readable(place: Place, start) -> 
     terminal.enter("hello again")
     terminal.wait_for("You said: hello again")
     (session,) = place.sessions()
-    assert "fact 0: tick" in place.foliot("sessions", "history", str(session["id"]))
+    assert "fact 0: tick" in place.ask("sessions", "history", str(session["id"]))
 
 
 def test_an_answer_is_given_again_and_the_earlier_one_is_kept(place: Place, start) -> None:
@@ -352,6 +414,93 @@ def test_an_answer_is_given_again_and_the_earlier_one_is_kept(place: Place, star
     terminal.enter("/history")
     terminal.wait_for("turn 1 (succeeded, another branch)")
     terminal.wait_for("turn 2 (succeeded)")
+
+
+def test_a_picture_is_shown_as_a_link_to_a_private_file(place: Place, start) -> None:
+    terminal = start("desk")
+    terminal.enter("a picture")
+    terminal.wait_for("file://")
+    terminal.wait_for("There it is.")
+    (kept,) = (place.folder / "home" / "chat-files").iterdir()
+    assert kept.read_bytes() == b"\x89PNG\r\n\x1a\n"
+    assert (kept.suffix, kept.stat().st_mode & 0o777) == (".png", 0o600)
+    flat = re.sub(r"\s*\|?\s+", "", OURS.sub("", terminal.drawn))
+    assert kept.name in flat
+    assert not UNSAFE.search(OURS.sub("", terminal.drawn).replace("\r", "").replace("\n", ""))
+
+
+def test_a_branch_is_continued(place: Place, start) -> None:
+    terminal = start("desk")
+    for text in ("hello", "and then"):
+        terminal.enter(text)
+        terminal.wait_for(f"You said: {text}")
+        terminal.wait_for_end()
+    terminal.enter("/branch one")
+    terminal.wait_for("/branch takes the number of a turn")
+    terminal.enter("/branch 9")
+    terminal.wait_for("has no turn 9")
+    terminal.enter("/branch 1")
+    terminal.wait_for("What is said next continues after turn 1.")
+    terminal.enter("elsewhere")
+    terminal.wait_for("You said: elsewhere")
+    terminal.wait_for_end()
+    terminal.enter("/history")
+    terminal.wait_for("turn 1 (succeeded)")
+    terminal.wait_for("turn 2 (succeeded, another branch)")
+    terminal.wait_for("turn 3 (succeeded)")
+
+
+def test_another_model_answers_from_the_next_turn_on(place: Place, start) -> None:
+    script = {"turns": [], "otherwise": "The other one heard: {input}"}
+    other = document("ModelEndpoint", "other", {"provider": "scripted", "default_model": "m", "script": script})
+    (place.folder / "other.json").write_text(json.dumps(other))
+    place.ask("apply", "-f", "other.json")
+    terminal = start("desk")
+    terminal.enter("/model")
+    terminal.wait_for("model: that of the agent")
+    terminal.enter("/model nowhere")
+    terminal.wait_for("nowhere")
+    terminal.enter("/model other")
+    terminal.wait_for("model: other")
+    terminal.enter("hello")
+    terminal.wait_for("The other one heard: hello")
+    terminal.wait_for_end()
+    terminal.enter("/model -")
+    terminal.wait_for("model: that of the agent")
+    terminal.enter("again")
+    terminal.wait_for("You said: again")
+
+
+def test_what_is_typed_is_drawn_anew_when_the_window_changes(place: Place, start) -> None:
+    del place.environ["COLUMNS"]
+    terminal = start("desk")
+    terminal.resize(40)
+    terminal.type("x" * 60)
+    terminal.wait_for("x" * 10)
+    assert "x" * 41 not in terminal.drawn
+    terminal.resize(100)
+    terminal.process.send_signal(signal.SIGWINCH)
+    terminal.wait_for("> " + "x" * 60)
+    terminal.enter("")
+    terminal.wait_for("You said: " + "x" * 60)
+
+
+def test_ctrl_z_gives_the_terminal_back_and_fg_goes_on(place: Place, start) -> None:
+    terminal = start("desk", shell=True)
+    terminal.enter("hello")
+    terminal.wait_for("You said: hello")
+    terminal.wait_for_end()
+    assert not terminal.is_as_found
+    terminal.type("half a sen\x1a")
+    terminal.wait_for("[the shell is back]")
+    assert terminal.is_as_found
+    terminal.process.send_signal(signal.SIGUSR1)
+    terminal.wait_for("> half a sen")
+    assert not terminal.is_as_found
+    terminal.enter("tence")
+    terminal.wait_for("You said: half a sentence")
+    terminal.type("\x04")
+    assert terminal.end() == 0
 
 
 def test_a_new_session_begins_and_the_title_is_changed(place: Place, start) -> None:
@@ -380,7 +529,7 @@ def test_no_secret_is_said_or_kept(place: Place, start) -> None:
     assert "hello" in kept
     assert "s3same" not in kept
     (session,) = place.sessions()
-    assert "s3same" not in place.foliot("sessions", "history", str(session["id"]))
+    assert "s3same" not in place.ask("sessions", "history", str(session["id"]))
 
 
 def test_what_was_typed_is_recalled_by_the_next_chat(place: Place, start) -> None:
@@ -441,8 +590,8 @@ def test_in_a_pipe_what_waits_behind_a_turn_that_asks_ends_with_code_8(place: Pl
     place.foliot("chat", "desk", stdin="pay", code=8)
     told = place.foliot("chat", "desk", stdin="and this", code=8)
     assert "foliot approvals approve" in told
-    assert " waiting " in place.foliot("sessions")
-    assert json.loads(place.foliot("sessions", "-o", "json"))["items"][0]["arrivals"] == 2
+    assert " waiting " in place.ask("sessions")
+    assert json.loads(place.ask("sessions", "-o", "json"))["items"][0]["arrivals"] == 2
     assert "waits for a person" in place.foliot("chat", "desk", "--new", stdin="hi", code=0, errors=True)
 
 
@@ -455,7 +604,7 @@ def test_in_a_pipe_a_turn_that_cannot_begin_ends_with_code_1_and_one_line(place:
 
 def test_a_run_that_is_restarted_prints_its_answer(place: Place) -> None:
     place.foliot("run", "desk", "hello")
-    (run,) = json.loads(place.foliot("runs", "-o", "json"))["items"]
+    (run,) = json.loads(place.ask("runs", "-o", "json"))["items"]
     assert "You said: again" in place.foliot("say", run["metadata"]["name"], "again")
 
 
@@ -482,8 +631,7 @@ def test_what_waits_behind_a_turn_is_dropped_with_it(place: Place, start) -> Non
     chat.enter("/followup later")
     chat.wait_for("(followup: queued)")
     chat.enter("/stop all")
-    chat.wait_for("■ stopped")
-    chat.wait_for("What waited was taken out.")
+    chat.wait_for_all("■ stopped", "What waited was taken out.")
     assert place.sessions()[0]["turns"] == 1
 
 
@@ -508,14 +656,14 @@ def test_what_makes_no_chat_is_refused(place: Place, words: tuple[str, ...], std
 
 def test_sessions_are_listed_read_and_put_away(place: Place) -> None:
     place.foliot("chat", "desk", stdin="hello")
-    id = place.foliot("sessions", "list", "-o", "name").strip()
-    assert "hello" in place.foliot("sessions", "show", id)
-    assert place.foliot("sessions", "say", id, "again") == "You said: again\n"
-    assert place.foliot("sessions", "stop", id) == ""
-    assert "hello" in place.foliot("sessions", "search", "hello")
-    other = place.foliot("sessions", "rotate", "desk").strip()
+    id = place.ask("sessions", "list", "-o", "name").strip()
+    assert "hello" in place.ask("sessions", "show", id)
+    assert place.ask("sessions", "say", id, "again") == "You said: again\n"
+    assert place.ask("sessions", "stop", id) == ""
+    assert "hello" in place.ask("sessions", "search", "hello")
+    other = place.ask("sessions", "rotate", "desk").strip()
     assert {each["id"] for each in place.sessions()} == {id, other}
-    assert "archived" in place.foliot("sessions", "archive", other)
-    place.foliot("sessions", "say", id, "more", code=4)
-    place.foliot("sessions", "delete", other)
-    place.foliot("sessions", "show", other, code=3)
+    assert "archived" in place.ask("sessions", "archive", other)
+    place.ask("sessions", "say", id, "more", code=4)
+    place.ask("sessions", "delete", other)
+    place.ask("sessions", "show", other, code=3)

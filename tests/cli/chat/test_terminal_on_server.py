@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.chat.test_terminal import PATIENCE, Place, Terminal
+from tests.cli.conftest import Foliot
 
 
 class Server:
@@ -50,8 +51,8 @@ class Server:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place(tmp_path: Path, foliot: Foliot) -> Place:
+    return Place(tmp_path, foliot)
 
 
 @pytest.fixture

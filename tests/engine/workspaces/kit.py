@@ -17,15 +17,16 @@ from foliot.tools.workspaces import CallFiles, FenceOwner, call_files
 SPEC = b'{"agent":"clerk","model":"m"}'
 
 
-def owner(run_id: str = "r1", call_id: str = "c1", namespace: str = "default") -> FenceOwner:
-    return FenceOwner("bash", Caller(namespace=namespace, agent="clerk"), run_id, call_id)
+def owner(run_id: str = "r1", call_id: str = "c1", namespace: str = "default", user: str = "") -> FenceOwner:
+    return FenceOwner("bash", Caller(namespace=namespace, agent="clerk", user=user), run_id, call_id)
 
 
 class Played:
     """One run as its driver sees it: `at` is the newest snapshot that is recorded."""
 
-    def __init__(self, workspaces: RunWorkspaces, run_id: str = "r1", **rules: Any) -> None:
+    def __init__(self, workspaces: RunWorkspaces, run_id: str = "r1", *, user: str = "", **rules: Any) -> None:
         self.workspaces = workspaces
+        self.user = user
         self.run_id = run_id
         self.rules = rules
         self.at: WorkspaceSnapshot | None = None
@@ -36,7 +37,7 @@ class Played:
         self._calls += 1
         files = CallFiles(self.run_id, self.epoch, self.at, self.rules)
         call_files.set(files)
-        return owner(self.run_id, f"c{self._calls}"), files
+        return owner(self.run_id, f"c{self._calls}", user=self.user), files
 
     async def call(self, do: Callable[[Path], object] = lambda folder: None) -> CallFiles:
         """A call that changes files, with its result recorded."""

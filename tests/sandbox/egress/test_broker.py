@@ -259,6 +259,9 @@ async def test_two_secrets_for_two_hosts_stay_apart(world: World) -> None:
     ("secret", "field"),
     [
         (EgressSecret("token", ()), "secrets[0].hosts"),
+        (EgressSecret("token", ("a.test",), variable="PATH"), "secrets[0].variable"),
+        (EgressSecret("token", ("a.test",), variable="LD_PRELOAD"), "secrets[0].variable"),
+        (EgressSecret("token", ("a.test",), variable="FOLIOT_RUN_ID"), "secrets[0].variable"),
         (EgressSecret("token", ("*",)), "secrets[0].hosts"),
         (EgressSecret("to ken", ("a.test",)), "secrets[0].name"),
         (EgressSecret("token", ("a.test",), variable="A=B"), "secrets[0].variable"),

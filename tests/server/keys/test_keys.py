@@ -61,7 +61,7 @@ async def test_every_post_takes_a_key_or_says_why_not(http: httpx.AsyncClient, r
         if not kept(path):
             continue
         address = path.replace("{kind}", "agents").replace(":path}", "}")
-        for word in ("name", "namespace", "run_id", "session_id", "id", "response_id", "username"):
+        for word in ("name", "namespace", "run_id", "session_id", "id", "response_id", "username", "agent"):
             address = address.replace(f"{{{word}}}", "x")
         address = address.replace("{key}", "1")
         assert "{" not in address, f"say what stands for the words of {path}"

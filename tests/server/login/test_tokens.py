@@ -35,7 +35,7 @@ async def test_an_admin_makes_lists_and_revokes_and_the_text_is_shown_once(site:
     assert (await http.delete(f"/v1/tokens/{info['id']}", headers=root)).status_code == 404
     told = [(act["outcome"], act["resource"]["name"], act["caller"]["user"]) for act in await site.acts()]
     assert told == [("token_created", "ci", "root"), ("token_revoked", "ci", "root")]
-    assert text.rpartition("_")[2] not in json.dumps(await site.acts())
+    assert text.split("_", 2)[2] not in json.dumps(await site.acts())
 
 
 async def test_who_is_no_admin_anywhere_has_nothing_to_do_with_tokens(site: Site, http: httpx.AsyncClient) -> None:

@@ -100,17 +100,20 @@ class TestHostile:
         assert "reached" not in told
 
     async def test_a_daemon_of_its_own_session_ends_with_the_connection(self, mark):
+        # Each says when it is deaf and in a session of its own: only then is there a daemon to outlive the connection.
         code = (
-            "import os, subprocess, sys\n"
-            "for _ in range(3):\n"
-            "    subprocess.Popen([sys.executable, '-c', 'import os, signal, time\\n'\n"
-            "        'for n in range(1, 32):\\n'\n"
-            "        '    if n not in (9, 19): signal.signal(n, signal.SIG_IGN)\\n'\n"
-            "        'os.setsid(); time.sleep(600)'], start_new_session=True)"
+            "import subprocess, sys\n"
+            "daemon = ('import os, signal, time\\n'\n"
+            "    'for n in range(1, 32):\\n'\n"
+            "    '    if n not in (9, 19): signal.signal(n, signal.SIG_IGN)\\n'\n"
+            "    'os.setsid(); print(\"up\", flush=True); time.sleep(600)')\n"
+            "made = [subprocess.Popen([sys.executable, '-c', daemon], stdout=subprocess.PIPE) for _ in range(3)]\n"
+            "print(*(each.stdout.readline().strip() for each in made))"
         )
         async with fenced_connections() as connections:
-            await ran(connections, code, env=[{"name": "MARK", "value": mark}])
-            await eventually(lambda: len(servers(mark)) == 4)
+            told = await ran(connections, code, env=[{"name": "MARK", "value": mark}])
+            assert told == "b'up' b'up' b'up'\n"
+            assert len(servers(mark)) == 4
         assert processes(mark) == []
 
     async def test_a_fork_bomb_stops_at_its_limit_and_leaves_nothing(self, mark):

@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from foliot.tools.base import ToolDenied, ToolPolicyInvalid, ToolSecretMissing, ToolTimeout, ToolUnreachable
+from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.results import parts_of
-from tests.tools.mcp.conftest import eventually, fenced_connections, processes, servers, spec_of
+from tests.tools.mcp.conftest import eventually, fenced_connections, is_running, processes, servers, spec_of
 
 
 def words(result: object) -> str:
@@ -119,6 +120,36 @@ class TestStarting:
         found = dict(result.structured_content)
         found.pop("LC_CTYPE", None)  # Python itself sets it
         assert found == {"PATH": "/usr/bin:/bin", "HOME": "/nowhere", "MODE": "test", "TOKEN": "sesame-123"}
+
+    async def test_a_changed_secret_is_that_of_the_next_call_and_the_one_under_way_ends_where_it_is(self):
+        values = ["first-key"]
+
+        async def resolve(reference: str, namespace: str) -> str:
+            if not values[-1]:
+                raise ToolSecretMissing("the secret is gone")
+            return values[-1]
+
+        server = spec_of("sample", "stdio", env=[{"name": "TOKEN", "secretRef": "api"}], isolation="none")
+
+        async def token(connections: McpConnections) -> tuple[str, int | None]:
+            found = (await connections.call(server, "environment", {})).structured_content
+            return found["TOKEN"], connections.health()[0].pid
+
+        async with fenced_connections(resolve_secret=resolve) as connections:
+            first = await token(connections)
+            assert await token(connections) == first
+            async with connections.held(server) as held:  # whoever has it keeps it
+                values.append("second-key")
+                second = await token(connections)
+                assert (await held.call("environment", {})).structured_content["TOKEN"] == "first-key"
+            assert (first[0], second[0], first[1] == second[1]) == ("first-key", "second-key", False)
+            await eventually(lambda: not is_running(first[1] or 0))
+            values.append("")
+            with pytest.raises(ToolSecretMissing):
+                await token(connections)
+            await eventually(lambda: not is_running(second[1] or 0))
+            values.append("third-key")
+            assert (await token(connections))[0] == "third-key"
 
     async def test_a_secret_that_is_missing_keeps_the_server_from_starting(self, connections):
         env = [{"name": "TOKEN", "secretRef": "api:key"}]

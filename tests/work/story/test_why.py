@@ -19,6 +19,7 @@ from foliot.store.queue.workers import STALE_AFTER, WorkerInfo
 from foliot.work.tasks.base import Command, TaskInfo, TaskRecord
 from foliot.work.views.story import LiveRun, RunRow, TaskStory, tell_story
 from foliot.work.views.why import Surroundings, needs_text, why, worker_name
+from foliot.work.worker.places import PROGRAMS
 
 NOW = 1000.0
 PLAN = Plan(
@@ -215,6 +216,28 @@ def test_full_workers_are_a_reason_and_free_ones_will_take_it() -> None:
 
     assert kinds(queued, Surroundings([worker(current=2)])) == ["capacity"]
     assert kinds(queued, Surroundings([worker(current=1)])) == ["due"]
+
+
+def test_a_namespace_that_has_its_share_of_the_workers_is_told_so() -> None:
+    queued = story("queued", facts(), [row(KICKOFF)])
+    busy = worker(current=6, capacity=8)
+
+    told = why(queued, Surroundings([busy], own={busy.identity: 6}, shared=True), NOW)
+
+    assert told.causes[0].kind == "capacity"
+    assert "namespace default has its share of the workers (w1 6/8)" in told.causes[0].text
+    assert "the rest is kept free for others" in told.causes[0].text
+    assert kinds(queued, Surroundings([busy], own={busy.identity: 5}, shared=True)) == ["due"]
+    assert kinds(queued, Surroundings([busy], own={busy.identity: 6})) == ["due"]
+
+
+def test_a_run_that_starts_programs_may_wait_for_others_that_do() -> None:
+    able = {"isolation": ("process",), "capacity": 64}
+    queued = story("queued", facts(), [row(KICKOFF, requirements='{"isolation":["process"]}')])
+
+    assert kinds(queued, Surroundings([worker(current=PROGRAMS, **able)])) == ["capacity"]
+    assert kinds(queued, Surroundings([worker(current=PROGRAMS - 1, **able)])) == ["due"]
+    assert kinds(story("queued", facts(), [row(KICKOFF)]), Surroundings([worker(current=PROGRAMS, **able)])) == ["due"]
 
 
 def test_a_retry_says_until_when_and_why() -> None:

@@ -234,7 +234,8 @@ def list_command(
 
 async def _list(wanted: AuditFilter, limit: int, output: str) -> int:
     async with connected() as operations:
-        found = await operations.audit.list(wanted, limit=limit)
+        found = await operations.audit.list(wanted, limit=limit + 1)
+    is_all, found = len(found) <= limit, found[:limit]
     if output == "json":
         out(as_json([_as_data(record) for record in found]))
     elif found:
@@ -243,6 +244,8 @@ async def _list(wanted: AuditFilter, limit: int, output: str) -> int:
             out(table((*headings, *WIDE), [(*_row(record), *_more(record.body)) for record in found]))
         else:
             out(table(headings, [_row(record) for record in found]))
+        if not is_all:
+            out(f"The newest {limit}; --limit N shows more.", err=True)
     else:
         out("No audit records found.", err=True)
     return 0

@@ -202,7 +202,11 @@ def purge(older_than: str, keep_changes: int, compact: bool) -> int:
     Workers and servers do so by themselves, after the ages in the settings (`retention_runs`). Tasks and runs that wait
     or are under way always stay, and so do sessions that are not archived, with all their runs, and the resources
     themselves. Content that several runs share stays until the last of them is forgotten.
+
+    It is done in all namespaces, and the audit log says who did it.
     """
+    if current().namespace is not None:
+        raise UsageError("a purge is of all namespaces: it cannot be done in one", hint="leave out --namespace")
     return run(_purge(_seconds(older_than), keep_changes, compact))
 
 
@@ -214,6 +218,7 @@ def _seconds(age: str) -> float:
 
 
 async def _purge(age: float, keep_changes: int, compact: bool) -> int:
+    from foliot.cli.grants import record
     from foliot.store.resources.database import SqlResourceStore
     from foliot.store.secrets.keyring import load_keyring
     from foliot.work.housekeeping import Forgotten, Housekeeper, Retention
@@ -227,17 +232,14 @@ async def _purge(age: float, keep_changes: int, compact: bool) -> int:
         )
         rules = Retention(runs=age, audit=None, size=None, changes=keep_changes)
         await Housekeeper(database, resources, rules).forget(found, time.time())
+        counts = {"tasks": found.tasks, "sessions": found.sessions, "runs": found.runs, "changes": found.changes}
+        if any(counts.values()):
+            await record(database, "purged", "Store", "", older_than=age, **counts)
         if compact:
             found.freed += await _compact(settings.store, (await database.size()).total)
     finally:
         await database.close()
-    counts = (
-        (found.tasks, "task"),
-        (found.sessions, "session"),
-        (found.runs, "run"),
-        (found.changes, "change"),
-    )
-    listed = [counted(count, noun) for count, noun in counts if count or noun not in ("task", "session")]
+    listed = [counted(count, noun[:-1]) for noun, count in counts.items() if count or noun in ("runs", "changes")]
     freed = f"; {found.freed / 1024**2:.1f} MiB given back to the disk" if found.freed >= 1024**2 else ""
     out(f"{', '.join(listed[:-1])} and {listed[-1]} forgotten{freed}")
     return 0

@@ -42,7 +42,9 @@ class Doomed:
 @click.option("-l", "--selector", metavar="SELECTOR", help="Those with these labels, e.g. `app=report`.")
 @click.option("--all", "everything", is_flag=True, help="All of the kind in the namespace.")
 @click.option("--ignore-not-found", is_flag=True, help="Succeed also when there is nothing to delete.")
-@click.option("--force", is_flag=True, help="Also agents, systems, tools and endpoints that open tasks use.")
+@click.option(
+    "--force", is_flag=True, help="Also what open tasks use: agents, systems, tools, endpoints. The tasks go on."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
 def delete(
     what: tuple[str, ...],

@@ -68,7 +68,8 @@ async def _runs(output: str, space: str | None, agent: str | None, phase: str | 
             due = await client.runs.interrupted(namespace=space)
             found = [each for each in reversed(due) if interrupted(each, now) and agent in (None, each.agent)]
         else:
-            found = await client.runs.list(namespace=space, agent=agent, phases=(phase,) if phase else (), limit=limit)
+            phases = (phase,) if phase else ()
+            found = await client.runs.list(namespace=space, agent=agent, phases=phases, limit=limit + 1)
         shown = [run_document(info, now) for info in found[:limit]]
     if output == "name":
         out("\n".join(document["metadata"]["name"] for document in shown), nl=bool(shown))
@@ -78,6 +79,8 @@ async def _runs(output: str, space: str | None, agent: str | None, phase: str | 
         out(as_yaml(shown))
     elif shown:
         out(_table(shown, wide=output == "wide", namespaced=space is None))
+        if len(found) > limit:
+            out(f"The newest {limit}; --limit N shows more.", err=True)
     if not shown and output in ("table", "wide"):
         where = "any namespace" if space is None else f"namespace {space}"
         which = f"{f'{phase} ' if phase else ''}runs{f' of agent {agent}' if agent else ''}"

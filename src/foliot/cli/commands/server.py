@@ -128,7 +128,6 @@ def allow_open_files(connections: int) -> None:
 
 # --- server ----------------------------------------------------------------------------------------------------------
 
-PLACES: Final = 8
 GRACE: Final = 30.0
 
 
@@ -159,7 +158,10 @@ def openapi() -> int:
 @click.command()
 @listening
 @click.option(
-    "--capacity", type=click.IntRange(min=1), default=PLACES, show_default=True, metavar="N", help="Runs at a time."
+    "--capacity",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Runs at a time, exactly.  [default: as the load allows, up to 1024]",
 )
 @click.option(
     "--region",
@@ -168,7 +170,7 @@ def openapi() -> int:
     metavar="REGION",
     help="Where its worker is: for tasks that must run there.",
 )
-def up(capacity: int, region: str, **flags: Unpack[Flags]) -> int:
+def up(capacity: int | None, region: str, **flags: Unpack[Flags]) -> int:
     """Serve the HTTP API with a worker and the scheduler in one process, on the store of the settings."""
     take(**flags)
     return serve_until_told(partial(_up, capacity, region.strip(), insecure=flags["insecure"]))
@@ -181,8 +183,8 @@ async def _serve(signals: StopSignals, *, insecure: bool) -> int:
     return 0
 
 
-async def _up(capacity: int, region: str, signals: StopSignals, *, insecure: bool) -> int:
-    from foliot.cli.commands.worker import enforced_line, mcp_kept_in_step
+async def _up(capacity: int | None, region: str, signals: StopSignals, *, insecure: bool) -> int:
+    from foliot.cli.commands.worker import enforced_line, mcp_kept_in_step, places_line
     from foliot.runtime.session_posts import RuntimePosts
     from foliot.work.triggers.scheduler import Scheduler
 
@@ -197,7 +199,7 @@ async def _up(capacity: int, region: str, signals: StopSignals, *, insecure: boo
             clock=runtime.inside.clock,
             posts=RuntimePosts(runtime.inside.sessions),
         )
-        async with _reachable(runtime, f"a worker with {capacity} places and the scheduler", insecure=insecure):
+        async with _reachable(runtime, f"a worker with {places_line(capacity)} and the scheduler", insecure=insecure):
             out(enforced_line(await tasking.enforced()), err=True)
             worker.probe()
             working = asyncio.create_task(worker.run())
@@ -211,10 +213,12 @@ async def _up(capacity: int, region: str, signals: StopSignals, *, insecure: boo
     return 0
 
 
-def _worker(runtime: Runtime, capacity: int, region: str) -> Worker:
+def _worker(runtime: Runtime, capacity: int | None, region: str) -> Worker:
+    from foliot.work.worker.places import Places
+
     name = f"{socket.gethostname()}-{os.getpid()}"
-    offer = Offer(name, runtime.inside.runs.worker, region=region, capacity=capacity)
-    return runtime.inside.tasking.worker(offer, grace=GRACE)
+    offer = Offer(name, runtime.inside.runs.worker, region=region)
+    return runtime.inside.tasking.worker(offer, grace=GRACE, places=Places(capacity))
 
 
 @asynccontextmanager

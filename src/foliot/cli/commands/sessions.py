@@ -141,6 +141,13 @@ def rotate(agent: str, user: str, channel: str, title: str) -> int:
 
 
 @sessions.command()
+@click.option("--user", default="", metavar="NAME", help="Whose sessions; by default yours.")
+def invalidate(user: str) -> int:
+    """Use nothing any more that is kept warm for the sessions of a user; no turn at work is touched."""
+    return run(_invalidate(user))
+
+
+@sessions.command()
 @click.argument("id", metavar="SESSION")
 def delete(id: str) -> int:
     """Delete a session; its runs stay."""
@@ -294,6 +301,13 @@ async def _rotate(agent: str, user: str, channel: str, title: str) -> int:
     async with reached() as client:
         made = await client.sessions.rotate(agent, namespace=namespace(), user=user, channel=channel, title=title)
     out(made.id)
+    return 0
+
+
+async def _invalidate(user: str) -> int:
+    async with reached() as client:
+        await client.sessions.invalidate(user=user, namespace=namespace())
+    out(f"the next turns of {one_line(user) or 'your sessions'} are built anew")
     return 0
 
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from foliot.runtime.runtime import Runtime
     from foliot.work.worker.worker import Worker
 
-PLACES: Final = 8
 GRACE: Final = "30s"
 
 
@@ -35,10 +34,8 @@ GRACE: Final = "30s"
 @click.option(
     "--capacity",
     type=click.IntRange(min=1),
-    default=PLACES,
-    show_default=True,
     metavar="N",
-    help="Runs at the same time.",
+    help="Runs at the same time, exactly.  [default: as the load allows, up to 1024]",
 )
 @click.option(
     "--region",
@@ -63,7 +60,7 @@ GRACE: Final = "30s"
 )
 def worker(
     name: str | None,
-    capacity: int,
+    capacity: int | None,
     region: str,
     gpu: bool,
     models: tuple[str, ...],
@@ -74,6 +71,9 @@ def worker(
     metrics_port: int | None,
 ) -> int:
     """Do the runs of tasks, as many at a time as there are places, until SIGTERM or Ctrl-C.
+
+    Without --capacity the places follow the load: runs that wait for their models cost next to nothing, so there may be
+    many of them, as long as the process stays prompt and has memory left; eight may start programs on this machine.
 
     Start as many as you like, on as many machines: they share the store, and no run is done by two. When one is stopped
     it takes no more, lets its runs go on for a while, and hands the rest back; when one dies, the others take over.
@@ -90,15 +90,24 @@ def worker(
         gpu=gpu,
         models=models,
         labels=_labels(labels),
-        capacity=capacity,
     )
-    return serve_until_told(partial(_work, offer, _seconds(grace), once=once, metrics_port=metrics_port))
+    working = partial(_work, offer, capacity, _seconds(grace), once=once, metrics_port=metrics_port)
+    return serve_until_told(working)
 
 
-async def _work(offer: Offer, grace: float, signals: StopSignals, *, once: bool, metrics_port: int | None) -> int:
+async def _work(
+    offer: Offer,
+    capacity: int | None,
+    grace: float,
+    signals: StopSignals,
+    *,
+    once: bool,
+    metrics_port: int | None,
+) -> int:
     from foliot.cli.runtimes import opened, reloading_plugins
     from foliot.settings.settings import mask_password
     from foliot.store.secrets.keyring import check_keys
+    from foliot.work.worker.places import Places
 
     settings = current().store_settings()
     configure(settings, service=True)
@@ -108,10 +117,10 @@ async def _work(offer: Offer, grace: float, signals: StopSignals, *, once: bool,
         reloading_plugins(runtime),
         mcp_kept_in_step(runtime, wanted=not once),
     ):
-        worker = runtime.inside.tasking.worker(offer, grace=grace, once=once)
+        worker = runtime.inside.tasking.worker(offer, grace=grace, once=once, places=Places(capacity))
         async with _measured(runtime, worker, metrics_port):
-            places = counted(offer.capacity, "place")
-            out(f"Worker {offer.name} has {places} on {mask_password(settings.store)}. Ctrl-C stops it.", err=True)
+            store = mask_password(settings.store)
+            out(f"Worker {offer.name} has {places_line(capacity)} on {store}. Ctrl-C stops it.", err=True)
             out(enforced_line(await runtime.inside.tasking.enforced()), err=True)
             if not once:
                 worker.probe()
@@ -123,6 +132,11 @@ async def _work(offer: Offer, grace: float, signals: StopSignals, *, once: bool,
                 await stop_tasks(keeping)
         out(f"Worker {offer.name} has stopped.", err=True)
     return 0
+
+
+def places_line(capacity: int | None) -> str:
+    """Says how many places a worker has."""
+    return "as many places as the load allows" if capacity is None else counted(capacity, "place")
 
 
 def enforced_line(isolation: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""`foliot workspace`: the files of a run, step by step."""
+"""`foliot workspace`: the files of a run, step by step, and the folders that agents keep for users."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from functools import partial
 from typing import IO, Any
 
 import click
+import msgspec
 
-from foliot.cli.reach import run
+from foliot.cli.reach import namespace, run
 from foliot.cli.runtimes import reached, run_argument, run_of
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
@@ -18,7 +19,7 @@ from foliot.cli.terminal import out
 from foliot.common.text import counted, one_line
 from foliot.common.threads import on_thread
 from foliot.engine.workspaces.restore import restore_into
-from foliot.engine.workspaces.trees import FileChange, differences
+from foliot.engine.workspaces.trees import Fetch, FileChange, WorkspaceTree, differences
 from foliot.errors import UsageError
 
 _at = click.option("--at", type=click.IntRange(min=0), metavar="STEP", help="As this step left it; the last one.")
@@ -35,7 +36,8 @@ def workspace() -> None:
     foliot workspace export 01k3 --at 4 --to a.tar
     foliot workspace restore 01k3 --at 4 --to ./before
 
-    To have an agent go on from the files of an earlier step, fork its run there: `foliot fork`.
+    To have an agent go on from the files of an earlier step, fork its run there: `foliot fork`. What an agent keeps for
+    a user in `data/`, over all runs and sessions, is `foliot workspace folder`.
     """
 
 
@@ -131,18 +133,22 @@ def export(run_id: str | None, at: int | None, file: IO[bytes]) -> int:
 
 
 async def _export(word: str | None, at: int | None, file: IO[bytes]) -> int:
-    from foliot.engine.workspaces.history import archived
-
-    left_out: list[str] = []
     async with reached() as client:
         info = await run_of(client, word)
         tree = await client.runs.tree(info.id, at=at)
-        async for piece in archived(partial(client.runs.content, info.id), tree, left_out):
-            file.write(piece)
+        await _archive(partial(client.runs.content, info.id), tree, file)
+    return 0
+
+
+async def _archive(fetch: Fetch, tree: WorkspaceTree, file: IO[bytes]) -> None:
+    from foliot.engine.workspaces.history import archived
+
+    left_out: list[str] = []
+    async for piece in archived(fetch, tree, left_out):
+        file.write(piece)
     if left_out:
         named = ", ".join(map(_shown, left_out[:5]))
         out(f"Left out {counted(len(left_out), 'link')} that lead out of the workspace: {named}", err=True)
-    return 0
 
 
 @workspace.command()
@@ -179,4 +185,132 @@ async def _restore(word: str | None, at: int | None, place: str) -> int:
         except OSError as error:
             raise UsageError(f"{place} cannot be written: {error.strerror}") from None
     out(f"Restored {counted(sum(1 for _ in tree.walk()), 'file')} of run {info.id} into {place}", err=True)
+    return 0
+
+
+# --- folders ---------------------------------------------------------------------------------------------------------
+
+_whose = click.option("--user", default="", metavar="NAME", help="Whose folder; your own when not given.")
+_system = click.option("--system", is_flag=True, help="The folder for runs without a user.")
+_agent = click.argument("agent", metavar="AGENT")
+
+
+@workspace.group()
+def folder() -> None:
+    """List, show, export and delete what agents keep for a user in `data/`, over all sessions and runs.
+
+    \b
+    foliot workspace folder list                    all that you may see
+    foliot workspace folder show clerk              the files that clerk keeps for you
+    foliot workspace folder export clerk --to a.tar
+    foliot workspace folder delete clerk            nothing brings it back
+    """
+
+
+@folder.command("list")
+@click.option("--agent", default="", metavar="NAME", help="Only those of this agent.")
+@click.option("--user", default="", metavar="NAME", help="Only those of this user.")
+@click.option("--mine", is_flag=True, help="Only your own.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many at most.")
+@output_option("table", "json", default="table", help="table or json.")
+def list_folders(agent: str, user: str, mine: bool, limit: int, output: str) -> int:
+    """List folders by agent and user: your own, for an admin those of everybody."""
+    return run(_list_folders(agent, user, mine, limit, output))
+
+
+async def _list_folders(agent: str, user: str, mine: bool, limit: int, output: str) -> int:
+    async with reached() as client:
+        found, _ = await client.folders.list(namespace=namespace(), agent=agent, user=user, mine=mine, limit=limit)
+    if output == "json":
+        out(as_json({"items": msgspec.to_builtins(found)}))
+    elif found:
+        rows = [(each.agent, one_line(each.user) or "-", str(each.files), str(each.size)) for each in found]
+        last = [(*row, each.run_id) for row, each in zip(rows, found, strict=True)]
+        out(table(("AGENT", "USER", "FILES", "BYTES", "CHANGED BY"), last))
+    else:
+        out(f"No folders found in namespace {namespace()}.", err=True)
+    return 0
+
+
+@folder.command()
+@_agent
+@_whose
+@_system
+@output_option("text", "json", default="text", help="text or json.")
+def show(agent: str, user: str, system: bool, output: str) -> int:
+    """Show the files of a folder, with their sizes."""
+    return run(_show(agent, user, system, output))
+
+
+async def _show(agent: str, user: str, system: bool, output: str) -> int:
+    given: dict[str, Any] = {"namespace": namespace(), "user": user, "system": system}
+    async with reached() as client:
+        found = await client.folders.get(agent, **given)
+        tree = await client.folders.tree(agent, **given)
+    files = sorted((each for each in tree.walk() if each[1].kind != "folder"), key=lambda each: each[0])
+    if output == "json":
+        shown = [{"path": _shown(path), "kind": entry.kind, "size": entry.size} for path, entry in files]
+        out(as_json({**msgspec.to_builtins(found), "items": shown}))
+        return 0
+    for path, entry in files:
+        out(f"{entry.size:>12,}  {_shown(path)}")
+    if not files:
+        out("The folder is empty.", err=True)
+    return 0
+
+
+@folder.command("export")
+@_agent
+@_whose
+@_system
+@click.option("--to", "file", required=True, type=click.File("wb", atomic=True), help="The archive; - prints it.")
+def export_folder(agent: str, user: str, system: bool, file: IO[bytes]) -> int:
+    """Write the files of a folder into a tar archive. Nothing in it leads out of the folder that it is unpacked in."""
+    return run(_export_folder(agent, user, system, file))
+
+
+async def _export_folder(agent: str, user: str, system: bool, file: IO[bytes]) -> int:
+    given: dict[str, Any] = {"namespace": namespace(), "user": user, "system": system}
+    async with reached() as client:
+        tree = await client.folders.tree(agent, **given)
+        await _archive(partial(client.folders.content, agent, **given), tree, file)
+    return 0
+
+
+@folder.command("delete")
+@click.argument("agent", metavar="[AGENT]", default="")
+@_whose
+@_system
+@click.option("--all-agents", is_flag=True, help="What all agents keep for the user, also those that are gone.")
+@click.option("--all-users", is_flag=True, help="What the agent keeps for all users, also those that are gone.")
+def delete_folder(agent: str, user: str, system: bool, all_agents: bool, all_users: bool) -> int:
+    """Delete a folder with all that is in it. A run that had begun with it does not bring it back.
+
+    \b
+    foliot workspace folder delete clerk                     what clerk keeps for you
+    foliot workspace folder delete clerk --all-users         before or after clerk is deleted
+    foliot workspace folder delete --all-agents --user ann   when ann has left
+    """
+    if bool(agent) == all_agents:
+        raise click.UsageError("name one agent, or say --all-agents")
+    if all_users and (all_agents or user or system):
+        raise click.UsageError("--all-users is for one agent, without --user and --system")
+    if all_agents and system:
+        raise click.UsageError("--all-agents is for a user, without --system")
+    if all_agents or all_users:
+        return run(_delete_folders(agent, user, mine=all_agents and not user))
+    return run(_delete_folder(agent, user, system))
+
+
+async def _delete_folders(agent: str, user: str, *, mine: bool) -> int:
+    async with reached() as client:
+        count = await client.folders.delete_all(namespace=namespace(), agent=agent, user=user, mine=mine)
+    out(f"Deleted {count} folder{'' if count == 1 else 's'}.", err=True)
+    return 0
+
+
+async def _delete_folder(agent: str, user: str, system: bool) -> int:
+    async with reached() as client:
+        await client.folders.delete(agent, namespace=namespace(), user=user, system=system)
+    out(f"Deleted what agent {one_line(agent)} kept.", err=True)
     return 0

@@ -169,7 +169,7 @@ def _dead_letters(standing: StoreSnapshot) -> Finding:
             "work.dead_letters",
             "warning",
             f"{dead} tasks were given up",
-            "`foliot task list` shows them, `foliot why` says why, `foliot task retry` tries again",
+            "`foliot task dead-letters` shows them, `foliot why` says why, `foliot task retry` tries again",
         )
     return Finding(AREA, "work.dead_letters", "ok", "no task was given up")
 

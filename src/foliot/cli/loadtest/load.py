@@ -147,6 +147,7 @@ async def wait_for_workers(runtime: Runtime, ready: int, seconds: float) -> None
     """Raises `Unavailable` when fewer are alive by then."""
     deadline = time.monotonic() + seconds
     while True:
+        next_change = runtime.inside.next_change()
         alive = [
             each for each in await list_workers(runtime.inside.tasking.database) if each.state(time.time()) == "ready"
         ]
@@ -157,7 +158,7 @@ async def wait_for_workers(runtime: Runtime, ready: int, seconds: float) -> None
                 f"{len(alive)} of {ready} workers were ready after {seconds:g} s",
                 hint="start `foliot worker`, or let the test bring its own with --workers 1",
             )
-        await runtime.inside.tasking.database.wait_for_change(timeout=LOOK_EVERY)
+        await next_change()
 
 
 async def create_all(runtime: Runtime, load: Load, run: str) -> list[LoadOutcome]:
@@ -233,6 +234,7 @@ async def wait_for_end(
     total = len(open_names)
     deadline = time.monotonic() + load.run_timeout
     while open_names:
+        next_change = runtime.inside.next_change()
         for name in sorted(open_names)[:50]:
             if (await runtime.inside.tasking.tasks.get(load.namespace, name)).phase in ENDED:
                 open_names.discard(name)
@@ -240,5 +242,5 @@ async def wait_for_end(
         if not open_names or time.monotonic() >= deadline:
             break
         await asyncio.sleep(0.05)
-        await runtime.inside.tasking.database.wait_for_change(timeout=LOOK_EVERY)
+        await next_change()
     return open_names

@@ -102,6 +102,7 @@ class RunStory:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._asked: dict[str, str] = {}
+        self._call_ids = CallIds()
         self._step = 0
         self._waited = False
         self._claimed = False
@@ -113,6 +114,7 @@ class RunStory:
     def opening(self, opening: Opening) -> list[Line]:
         for call_id, (name, given) in opening.asked.items():
             self._asked[call_id] = _call(name, given)
+            self._call_ids.add(call_id)
         lines = [Line("title", opening.agent, f"run {opening.run_id}", indent=0, wrap=True)]
         if opening.forked:
             lines.append(Line("note", opening.forked, wrap=True))
@@ -175,7 +177,7 @@ class RunStory:
             lines.append(Line("quiet", f"thought: {one_line(thought, LONGEST_RESULT)}"))
         if message.text.strip() and (answer or message.calls):
             lines += [Line("text", row, wrap=True) for row in lines_of(message.text.strip())]
-        for _, call in named_calls(message, step, CallIds(self._asked)):
+        for _, call in named_calls(message, step, self._call_ids):
             self._asked[call.id] = _call(call.name, call.arguments)
         lines.append(Line("quiet", " · ".join((*spent(response.usage, seconds), *cache_read(response.usage)))))
         # Most notes come with every answer, and the first time is enough: who answered instead, what was not sent.
@@ -279,6 +281,12 @@ def _others(event: e.Event) -> list[Line]:
         case e.SessionCompacted(first=first, last=last):
             which = f"messages {first} to {last}" if last else "the beginning of the conversation"
             return [Line("note", f"summarised: {which}")]
+        case e.FolderKept(refused=refused) if refused:
+            return [Line("note", f"what it left in data/ is not kept for its user: {refused}", wrap=True)]
+        case e.FolderKept(conflicts=conflicts) if conflicts:
+            return [
+                Line("note", f"another run changed the same files of data/: {', '.join(conflicts.values())}", wrap=True)
+            ]
         case e.SessionNotCompacted(reason=reason):
             return [Line("note", f"the conversation was not compacted: {reason}", wrap=True)]
         case _:

@@ -37,6 +37,8 @@ from foliot.tools.governance.rules import StandingGrant, tool_token
 TRIES = 50
 MOST_USES = 1000
 LONGEST_SECONDS = 10 * 366 * 86_400.0
+# Which ToolApprovals answer before anybody asks.
+STANDING = (Requirement("spec.standing", "=", ("true",)),)
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
@@ -96,8 +98,11 @@ class StoredGrants:
 
     async def standing(self) -> tuple[StandingGrant, ...]:
         """The standing grants that are in force, as the rules hold them."""
-        standing = Filter(KIND, self._namespace, fields=(Requirement("spec.standing", "=", ("true",)),))
-        grants = standing_among(await read_all(self._store.list, standing), self._clock())
+        return await self.among(await read_all(self._store.list, Filter(KIND, self._namespace, fields=STANDING)))
+
+    async def among(self, documents: Iterable[Document]) -> tuple[StandingGrant, ...]:
+        """The standing grants among these documents that are in force, with who gave them."""
+        grants = standing_among(documents, self._clock())
         return tuple([dataclasses.replace(grant, person=await self._people(grant.giver)) for grant in grants])
 
 

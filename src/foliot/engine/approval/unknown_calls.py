@@ -17,7 +17,7 @@ from foliot.engine.approval.records import DecisionLog, call_document
 from foliot.engine.driver.journal import signal
 from foliot.engine.driver.runs import Runs
 from foliot.errors import Conflict, FoliotError, NotFound
-from foliot.kernel.messages import Text, ToolCall, ToolResult
+from foliot.kernel.messages import Text, ToolResult
 from foliot.kernel.run.calls import key_of
 from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import UnknownDecided
@@ -103,7 +103,7 @@ class UnknownCalls:
         doubt = _meant(found, run_id, word)
         assert self._runs.doubts is not None, "somebody has listed it"
         _, state = await self._runs.load(run_id)
-        call = Call(ToolCall(doubt.call_id, doubt.tool, "{}"), None)
+        call = Call(doubt.call_id, doubt.tool, "{}", None)
         record = self._decisions.new(decision, by, self._clock(), in_transaction=in_transaction)
         document = call_document(state, call, _name(run_id, f"{doubt.key}/late"), reason=reason)
         said = DoubtDecision(doubt.namespace, doubt.key, decision, by, self._clock(), reason, result)

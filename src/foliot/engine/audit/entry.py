@@ -6,6 +6,7 @@ rests on, and what came of it, with what it took. The content of results is not 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
@@ -111,10 +112,17 @@ def entry_of(
     tool, run_id, call_id, key, trace_id, digest, version = _texts(
         call.tool, call.run_id, call.call_id, call.idempotency_key, call.trace_id, call.schema_digest, version
     )
-    namespace, agent, model, task, system, *roles = _texts(
-        caller.namespace, caller.agent, caller.model, caller.task, caller.system, *caller.roles
+    namespace, agent, model, task, system, user, by, via, *roles = _texts(
+        caller.namespace,
+        caller.agent,
+        caller.model,
+        caller.task,
+        caller.system,
+        caller.user,
+        caller.by,
+        caller.via,
+        *caller.roles,
     )
-    user, by, via = _texts(caller.user, caller.by, caller.via)
     ended = record.result if record.moment == "finished" else None
     return CallEntry(
         agent,
@@ -124,11 +132,11 @@ def entry_of(
         call.attempt,
         call_id,
         CallerEntry(
-            [*_texts(*caller.ancestors)] or UNSET,
+            [*_texts(*caller.ancestors)] if caller.ancestors else UNSET,
             by or UNSET,
             caller.depth,
             model,
-            [*_texts(*caller.ordered_by)] or UNSET,
+            [*_texts(*caller.ordered_by)] if caller.ordered_by else UNSET,
             roles,
             system,
             task,
@@ -404,3 +412,26 @@ def _text(value: str, longest: int = LONGEST_NAME) -> str:
     if value.isascii() and "\0" not in value:
         return value
     return value.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+# --- acts ------------------------------------------------------------------------------------------------------------
+
+
+def act_entry(
+    user: str, known_by: str, verb: str, kind: str, namespace: str, name: str, /, *, request: str = "", **more: Any
+) -> dict[str, Any]:
+    """The members of the record of what somebody did to a resource. `verb` is in the past tense, and is the outcome."""
+    return {
+        "at": time.time(),
+        "moment": "act",
+        "outcome": verb,
+        "namespace": namespace[:LONGEST_NAME],
+        "agent": "",
+        "tool": "",
+        "run_id": str(more.pop("run_id", "")),
+        "call_id": "",
+        "caller": {"user": user, "known_by": known_by},
+        "decision": {"asks": [], "by": user},
+        "resource": {"kind": kind, "name": name[:LONGEST_NAME], **more},
+        "request": request,
+    }

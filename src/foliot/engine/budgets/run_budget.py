@@ -167,7 +167,7 @@ class RunBudget:
         payment = _Payment(self._service, hold, reserve)
         paying = account()
         if paying is not None:
-            paying.checks.append(payment.goes_on)
+            paying.checks += (payment.goes_on,)
             payment.bind(hold)
         try:
             fact = await ask()

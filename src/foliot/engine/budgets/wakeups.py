@@ -69,10 +69,10 @@ def is_wider(rule: BudgetRule | None, short: BudgetExceeded) -> bool:
 async def paused_runs(journal: Journal, namespace: str) -> list[RunInfo]:
     """The runs of a namespace that wait for a budget, newest first."""
     found: list[RunInfo] = []
-    before: str | None = None
+    before: int | None = None
     while page := await journal.list(namespace=namespace, phases=("waiting",), limit=PAGE, before=before):
         found += [info for info in page if info.summary.get("waiting", {}).get("reason") == "budget"]
-        before = page[-1].id
+        before = page[-1].key
     return found
 
 

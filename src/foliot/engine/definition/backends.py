@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -212,6 +212,12 @@ class Backends:
         """The files that tools of a namespace work on. Namespaces are kept apart: only one has them."""
         return self._workspace if namespace == self._namespace else None
 
+    def data_notes(self, tools: Iterable[Tool], namespace: str, agent: str, rules: Mapping[str, Any]) -> dict[str, str]:
+        """Returns what tools of a run tell a model of `data/`, by their names; nothing where it is not kept."""
+        if self.fences.workspaces is None or not self.fences.workspaces.keeps_data(namespace, agent, rules):
+            return {}
+        return {tool.definition.name: note for tool in tools if (note := getattr(tool, "data_note", ""))}
+
     def builtin(self, namespace: str, name: str, definitions: Callable[[], Iterable[ToolDefinition]]) -> Tool | None:
         """The built-in tool of that name; `definitions` are all tools of the run. Raises `InvalidInput`."""
         from foliot.tools.builtin.catalogue import NAMES, BuiltinServices, builtin_tool
@@ -274,6 +280,13 @@ class Backends:
     def live_processes(self) -> RunProcesses | None:
         """The same; None as long as no run of this process can have any."""
         return self._processes
+
+    def forget(self, namespace: str, user: str) -> None:
+        """Lets go of connections that were used for a user, once nobody uses them, and of access tokens."""
+        if self._mcp is not None:
+            self._mcp.renew(namespace, user)
+        if self._web is not None:
+            self._web.auth.forget()
 
     async def close(self) -> None:
         if self._processes is not None:

@@ -207,6 +207,11 @@ class RunModels:
 
         Raises a `ModelError` when nobody answered; which one, see `Router.respond`.
         """
+        if not spec.fallbacks:
+            ref = str(spec.extra.get(ENDPOINT, spec.model))
+            gateway = self._direct.get(ref)
+            if gateway is not None and ref not in self._reserved:
+                return await _of_object(gateway, request, on_delta)
         refs = tuple(dict.fromkeys(refs_of(spec)))
         if refs[0] in self._reserved:  # such a spec is made here, and has no fallbacks
             return await _of_reserved(self._direct[refs[0]], request, on_delta)
@@ -307,7 +312,7 @@ class RunModels:
 
     async def _looked_up_anew(self, ref: str) -> EndpointConfig | None:
         try:
-            await self._look_again()
+            await self.look_again()
             return await self._resolve(ref)
         except FoliotError:
             return None
@@ -361,7 +366,7 @@ class RunModels:
         """
         if (first := refs_of(spec)[0]) in self._reserved:
             return _reserved_quote(self._direct[first], spec, request)
-        await self._look_again()  # a price that was declared this moment makes room this moment
+        await self.look_again()  # a price that was declared this moment makes room this moment
         most = Usage(source="estimated")
         costs: list[float | None] = []
         unpriced = ""
@@ -405,7 +410,11 @@ class RunModels:
         for gateway in self._direct.values():
             await gateway.close()
 
-    async def _look_again(self) -> None:
+    def forget(self) -> None:
+        """Drops what is known of endpoints: each is looked up, with its key, before it is asked again."""
+        self._found.clear()
+
+    async def look_again(self) -> None:
         """Forget how fresh the endpoints of the store are, if anything in it has changed since the last look."""
         if self._store is None or (revision := await self._store.revision()) == self._revision:
             return

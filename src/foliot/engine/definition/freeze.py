@@ -119,7 +119,7 @@ def freeze(
             **_execution(declared_policy(spec)),
             **_workspace(agent),
             **({CODE: msgspec.to_builtins(program_of(spec[CODE]))} if spec.get(CODE) else {}),
-            **({DELEGATION: msgspec.to_builtins(delegation_of(spec))} if spec.get(DELEGATION) else {}),
+            **({DELEGATION: msgspec.to_builtins(delegation_of(spec))} if spec.get(DELEGATION) is not None else {}),
             **({HOOKS: hooks} if (hooks := declared_hooks(agent)) else {}),
             **({ISOLATION: modes} if (modes := _isolations(tools, runner)) else {}),
             **({RUNNER: msgspec.to_builtins(runner)} if runner is not None else {}),
@@ -306,6 +306,19 @@ def tool_rule(tool: ToolDefinition) -> ToolRule:
         instead = f"; use {tool.replaced_by} instead" if tool.replaced_by else ""
         description = f"{description} (Deprecated{instead}.)".lstrip()
     return ToolRule(ToolSpec(tool.name, description, schema), tool.effect, tool.on_unknown, tool.repeats)
+
+
+def with_data_notes(spec: RunSpec, notes: Mapping[str, str]) -> RunSpec:
+    """Returns the spec of a run whose `data/` is kept for its user, which tools say that write there: notes by name."""
+    if not notes:
+        return spec
+    rules = (
+        replace(rule, spec=replace(rule.spec, description=f"{rule.spec.description} {notes[rule.name]}"))
+        if rule.name in notes
+        else rule
+        for rule in spec.tools
+    )
+    return replace(spec, tools=tuple(rules))
 
 
 def with_client_tools(spec: RunSpec, tools: Sequence[ToolSpec]) -> RunSpec:

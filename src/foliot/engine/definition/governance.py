@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
-from foliot.engine.approval.grants import TRIES, People, StoredGrants
+from foliot.engine.approval.documents import KIND as APPROVAL
+from foliot.engine.approval.grants import STANDING, TRIES, People, StoredGrants
 from foliot.engine.base import Clock
 from foliot.engine.budgets.declared import BudgetRule
 from foliot.engine.definition.references import granted_roles, list_all
 from foliot.engine.limits.shared import Limiting
 from foliot.errors import Denied, Unavailable
 from foliot.kernel.run.spec import RunSpec
-from foliot.store.base import Document, Filter, ResourceStore
+from foliot.resources.references import GRANT, Origin, ReferenceGrants
+from foliot.store.base import Document, Filter, Key, ResourceStore
 from foliot.tools.base import Caller
 from foliot.tools.governance.layers import Profile, of_models
-from foliot.tools.governance.reader import read_rules
-from foliot.tools.governance.rules import Access, FixedRules, Rules, RuleSource, StandingGrant, Verdict
+from foliot.tools.governance.reader import KINDS as RULE_KINDS
+from foliot.tools.governance.reader import ReadDocuments, read_rules
+from foliot.tools.governance.rules import Access, FixedRules, Rules, RuleSource, Verdict
 from foliot.tools.pipeline.breaker import Circuits
 from foliot.tools.pipeline.gates import PipelineBudgets
 from foliot.tools.pipeline.limiter import LocalLimiter
@@ -59,11 +63,32 @@ def governed(
     )
 
 
+# What the rules of a namespace are read from.
+KINDS: Final = (*RULE_KINDS, GRANT, APPROVAL)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The rules of a namespace as they were at a revision, and what they were read from.
+
+    `lenders` are other namespaces whose roles count here. `read` are the documents that were understood already.
+    """
+
+    revision: int
+    documents: dict[Key, Document]
+    lenders: frozenset[str]
+    rules: Rules
+    read: ReadDocuments
+
+
 class StoredRules:
     """A `RuleSource` on the resource store: a rule that was applied holds from the next call on.
 
     To be exact: for every call that is admitted after this process could have heard of the rule, from whomever. Calls
     of one turn of the event loop share a look; in every turn that begins after the rule was committed it holds.
+
+    All documents are read once. Afterwards only those are that the feed of changes names; when it is not certain that
+    the feed names all of them, everything is read anew.
     """
 
     def __init__(
@@ -78,40 +103,87 @@ class StoredRules:
         self._clock = clock
         self._people = people
         self._default: Access = default_access
-        self._known: dict[str, tuple[int, Rules]] = {}
+        self._known: dict[str, _Known] = {}
 
     async def rules(self, namespace: str) -> Rules:
-        """Read anew only when something in the store has changed. Whatever this raises, the call is refused."""
+        """Looks at what has changed in the store, if anything has. Whatever this raises, the call is refused."""
         revision = await self._store.revision()
         known = self._known.get(namespace)
-        if known is not None and known[0] == revision:
-            return known[1]
-        read = await self._read(namespace)
         for _ in range(TRIES):
-            # Lists that are read one after the other are of one moment if nothing changed meanwhile, or if a second
-            # reading gives the same: of a rule that was moved from one list to another, neither half might be seen.
-            before, revision = revision, await self._store.revision()
-            once, read = read, read if before == revision else await self._read(namespace)
-            if before == revision or repr(once) == repr(read):
-                documents, grants = read
-                rules = read_rules(namespace, documents, grants=grants, default_access=self._default)
-                self._known[namespace] = (revision, rules)
-                return rules
+            if known is not None and known.revision == revision:
+                self._known[namespace] = known
+                return known.rules
+            if known is not None:
+                known = await self._followed(namespace, known, revision)
+            if known is None:
+                # Lists are read one after the other, and something may change meanwhile: of a rule that moves from one
+                # list to another, neither half might be seen. So what has changed since before the first is taken in.
+                revision = await self._store.revision()
+                known = await self._read(namespace, revision)
+                known = await self._followed(namespace, known, revision)
+            if known is not None:
+                self._known[namespace] = known
+                return known.rules
+        self._known.pop(namespace, None)
         raise Unavailable(
             f"the rules of namespace {namespace!r} change faster than they can be read", hint="try again in a moment"
         )
 
-    async def _read(self, namespace: str) -> tuple[list[Document], tuple[StandingGrant, ...]]:
-        documents = [
+    async def _read(self, namespace: str, revision: int) -> _Known:
+        approvals = Filter(APPROVAL, namespace, fields=STANDING)
+        found = [
             *await granted_roles(self._store, namespace),
             *await list_all(self._store, Filter("ToolPermission", namespace)),
             *await list_all(self._store, Filter("AgentPolicy", namespace)),
+            *await list_all(self._store, approvals),
         ]
-        return documents, await StoredGrants(self._store, namespace, clock=self._clock, people=self._people).standing()
+        documents = {_key(document): document for document in found}
+        lenders = ReferenceGrants(found).namespaces(Origin("Agent", namespace), "AgentRole")
+        return await self._made(namespace, revision, documents, frozenset(lenders), ReadDocuments())
+
+    async def _followed(self, namespace: str, known: _Known, revision: int) -> _Known | None:
+        """The rules after all that was changed since, at this revision or a later one; None: they are to be read."""
+        since = await self._store.changed(known.revision, KINDS)
+        if since is None or since.revision < revision:
+            return None
+        documents = dict(known.documents)
+        for change in since.changes:
+            key = _key(change.document)
+            if key.kind == GRANT:
+                return None  # roles of other namespaces may count now, or no longer
+            if key.namespace != namespace and not (key.kind == "AgentRole" and key.namespace in known.lenders):
+                continue
+            if change.action == "deleted" or (key.kind == APPROVAL and not change.document["spec"].get("standing")):
+                documents.pop(key, None)
+            else:
+                documents[key] = change.document
+        if documents == known.documents and not known.rules.grants:
+            return replace(known, revision=since.revision)
+        return await self._made(namespace, since.revision, documents, known.lenders, known.read)
+
+    async def _made(
+        self,
+        namespace: str,
+        revision: int,
+        documents: dict[Key, Document],
+        lenders: frozenset[str],
+        read: ReadDocuments,
+    ) -> _Known:
+        approvals = [document for key, document in documents.items() if key.kind == APPROVAL]
+        # Who gave a grant may have other names by now: that is asked whenever something has changed.
+        given = await StoredGrants(self._store, namespace, clock=self._clock, people=self._people).among(approvals)
+        declared = [documents[key] for key in sorted(documents)]
+        rules = read_rules(namespace, declared, grants=given, default_access=self._default, read=read)
+        return _Known(revision, documents, lenders, rules, read)
 
     def at_hand(self, namespace: str) -> Rules | None:
         known = self._known.get(namespace)
-        return known[1] if known is not None and known[0] == self._store.revision_at_hand() else None
+        return known.rules if known is not None and known.revision == self._store.revision_at_hand() else None
+
+
+def _key(document: Document) -> Key:
+    metadata: Document = document.get("metadata") or {}
+    return Key(document.get("kind", ""), metadata.get("namespace", "default"), metadata.get("name", ""))
 
 
 # --- policies --------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
     built-in      named in `spec.skills`, where none is stored    last
 
 Of two with the same name the first wins. One in quarantine is none: it is not in the prompt, and cannot be loaded.
+Nor is one whose name no skill can have; both are left out with a word in `foliot why`.
 
 The prompt has names and descriptions only; texts are loaded with the tool `skills`. All of it is in the spec of the
 run, which is content by digest: every worker has it, forks and tasks have it, and a skill that is changed later changes
@@ -26,7 +27,7 @@ from foliot.common.text import one_line
 from foliot.engine.definition.references import list_all
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.run.spec import RunSpec
-from foliot.resources.skill_files import NAME_RULE, SKILL_NAME, builtin_skills
+from foliot.resources.skill_files import NAME_RULE, SKILL_NAME, builtin_skills, is_misnamed
 from foliot.resources.skill_trust import digest_of_skill, in_quarantine
 from foliot.resources.validate import validate_document
 from foliot.store.base import DeclaredBy, Document, Filter, Key, Put, ResourceStore
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 # Where the spec of a run keeps its skills, and the names of those that it would have if they were not in quarantine.
 SKILLS: Final = "skills"
 QUARANTINED_SKILLS: Final = "quarantined_skills"
+MISNAMED_SKILLS: Final = "misnamed_skills"
 MOST_SKILLS: Final = 100
 # Every run of the agent stores its spec once, and every worker that drives one decodes it.
 LARGEST_IN_ALL: Final = 2 * 1024 * 1024
@@ -56,7 +58,7 @@ class SkillCatalog:
         self._told: set[tuple[str, str, str]] = set()
 
     async def of_agent(self, names: Sequence[str], namespace: str, agent: str) -> list[OfferedSkill]:
-        """Returns the skills that an agent names, without those in quarantine. Raises `NotFound`, `InvalidInput`."""
+        """Returns the skills that an agent names, without those that are left out. Raises `NotFound`."""
         found: list[OfferedSkill] = []
         missing: list[str] = []
         for name in names:
@@ -86,17 +88,28 @@ class SkillCatalog:
                 )  # fmt: skip
         return [each["spec"].get("name") or each["metadata"]["name"] for each in found]
 
-    async def of_user(self, user: str, namespace: str) -> list[OfferedSkill]:
-        """Returns the skills of one user, by name."""
+    async def of_user(self, user: str, namespace: str, *, revision: int | None = None) -> list[OfferedSkill]:
+        """Returns the skills of one user, by name; as of a `revision` that the caller has just looked up, if any."""
         if self._store is None or not user:
             return []
-        revision = await self._store.revision()
+        revision = await self._store.revision() if revision is None else revision
         known = self._known.get(namespace)
         if known is None or known[0] != revision:
-            known = self._known[namespace] = revision, await list_all(self._store, Filter("Skill", namespace))
-        theirs = [each for each in known[1] if each["spec"].get("user") == user]
-        found = (offered_of(each, "user") for each in theirs)
+            self._known[namespace] = revision, await list_all(self._store, Filter("Skill", namespace))
+        found = (offered_of(each, "user") for each in self._theirs(user, namespace))
         return sorted((each for each in found if each is not None), key=lambda each: each.name)
+
+    async def misnamed(self, names: Sequence[str], namespace: str) -> list[str]:
+        """Returns those of an agent's skills that have a name that no skill can have, as the store calls them."""
+        return [name for name in names if (each := await self._stored(namespace, name)) and is_misnamed(each)]
+
+    def misnamed_of_user(self, user: str, namespace: str) -> list[str]:
+        """Returns those of one user's skills that have such a name; as of the last call of `of_user`."""
+        return sorted(each["metadata"]["name"] for each in self._theirs(user, namespace) if is_misnamed(each))
+
+    def _theirs(self, user: str, namespace: str) -> list[Document]:
+        _, known = self._known.get(namespace, (0, ()))
+        return [each for each in known if each["spec"].get("user") == user]
 
     async def _stored(self, namespace: str, name: str) -> Document | None:
         """Returns a Skill by its name; not that of one user, which is for that user alone."""
@@ -110,18 +123,16 @@ class SkillCatalog:
 
 
 def offered_of(document: Mapping[str, Any], scope: Scope) -> OfferedSkill | None:
-    """Returns a Skill as it is offered to models; None when it is not: in quarantine, deprecated, kept from models.
+    """Returns a Skill as it is offered to models.
 
-    Raises `InvalidInput` for a name that no skill has.
+    None when it is not: in quarantine, deprecated, kept from models, or under a name that no skill can have.
     """
     spec, name = document["spec"], document["metadata"]["name"]
     called: str = spec.get("name") or name
-    if in_quarantine(document):
+    if in_quarantine(document) or is_misnamed(document):
         return None
     if spec.get("status") == "deprecated" or spec.get("disable_model_invocation"):
         return None
-    if not SKILL_NAME.fullmatch(called):
-        raise InvalidInput(f"Skill/{name}: {called!r} cannot be the name of a skill", hint=f"expected {NAME_RULE}")
     return OfferedSkill(
         called,
         spec["description"],
@@ -139,12 +150,16 @@ def skills_in(spec: RunSpec) -> tuple[OfferedSkill, ...]:
 
 
 def with_skills(spec: RunSpec, skills: Iterable[OfferedSkill]) -> RunSpec:
-    """The spec of a run that has these skills besides its own, which win. Raises `InvalidInput` for too many."""
+    """The spec of a run that has these skills besides its own, which win over all but built-in ones.
+
+    Raises `InvalidInput` for too many.
+    """
     known = skills_in(spec)
     every = {each.name: each for each in known}
     for each in skills:
-        every.setdefault(each.name, each)
-    if len(every) == len(known):
+        if each.name not in every or (each.scope != "built-in" and every[each.name].scope == "built-in"):
+            every[each.name] = each
+    if tuple(every.values()) == known:
         return spec
     size = sum(each.size for each in every.values())
     if len(every) > MOST_SKILLS or size > LARGEST_IN_ALL:
@@ -165,6 +180,17 @@ def quarantined_in(spec: RunSpec) -> tuple[str, ...]:
 def with_quarantined(spec: RunSpec, names: Sequence[str]) -> RunSpec:
     """The spec with the names of skills that are in quarantine: whoever asks for one is told so."""
     return replace(spec, extra={**spec.extra, QUARANTINED_SKILLS: list(names)}) if names else spec
+
+
+def misnamed_in(spec: RunSpec) -> tuple[str, ...]:
+    """Returns the Skills that the run was left without, because no skill can have their names."""
+    return msgspec.convert(spec.extra.get(MISNAMED_SKILLS, ()), tuple[str, ...])
+
+
+def with_misnamed(spec: RunSpec, names: Sequence[str]) -> RunSpec:
+    """The spec with Skills that were left out of it, because no skill can have their names."""
+    every = list(dict.fromkeys((*misnamed_in(spec), *names)))
+    return replace(spec, extra={**spec.extra, MISNAMED_SKILLS: every}) if names else spec
 
 
 def prompt_of(spec: RunSpec) -> str:

@@ -113,6 +113,12 @@ def recorded(state: State, event: Event, at: float) -> Entry:
     return Entry(seq, at, name, data, link)
 
 
+def entry_of(state: State, event: Event, at: float) -> Entry:
+    """Returns the entry of a fact that is folded in only once it is stored. Raises `Unencodable`."""
+    data, name, seq = encode(event), NAMES[type(event)], state.seq + 1
+    return Entry(seq, at, name, data, link_of(state.link or first_link(state.run_id), seq, at, name, data))
+
+
 def judge(lease: Lease, entries: Sequence[Entry], *, lets_go: bool, epoch: int, found: Sequence[Entry]) -> Verdict:
     """Judges whether an append under this lease was stored.
 

@@ -145,8 +145,7 @@ def _may_be_held(call: Call) -> bool:
 
 
 def _digest(state: State, name: str, arguments: str) -> str:
-    tool, text = signature_of(state, name, parse_object(arguments)[0] or {})
-    return sha256(b"\0".join((tool.encode("utf-8", "replace"), text))).hexdigest()
+    return sha256(signature_of(state, name, parse_object(arguments)[0] or {})).hexdigest()
 
 
 def _happened(call_id: str, name: str, by: str, reason: str, result: str | None) -> UnknownDecided:

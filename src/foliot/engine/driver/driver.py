@@ -19,7 +19,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from typing import Any, TypeVar
 
@@ -35,15 +35,16 @@ from foliot.engine.budgets.declared import BudgetRule
 from foliot.engine.budgets.run_budget import Asked, RunBudget
 from foliot.engine.compaction.compactor import compact, not_compacted
 from foliot.engine.definition.governance import ModelGate, token_limits
-from foliot.engine.driver.appends import LeaseClock, append_again, persist, recorded
-from foliot.engine.driver.attachments import FetchesFiles, named_files, with_files
+from foliot.engine.driver.appends import LeaseClock, append_again, entry_of, persist, recorded
+from foliot.engine.driver.attachments import FetchesFiles, PlainMessages, with_files
 from foliot.engine.driver.doubts import Doubts, both, doubts_of, noting
 from foliot.engine.driver.effects import ShownText, ask_model, call_tool, given_up, in_place_of, left_behind
 from foliot.engine.driver.intake import admit_calls, caller_of, check_output, mistaken_calls
 from foliot.engine.driver.journal import Conversation, Conversations, phase_of, summary_of
 from foliot.engine.hooks.run_hooks import Due, RunHooks
 from foliot.engine.runners.profile import RUNNER
-from foliot.errors import FoliotError, Unavailable
+from foliot.engine.workspaces.folders import UserFolders, WorkedOut
+from foliot.errors import FoliotError, NotFound, Unavailable
 from foliot.kernel.errors import IllegalEvent, NewerEvent, Unencodable, UnknownEvent
 from foliot.kernel.messages import ModelRequest, Usage
 from foliot.kernel.run.actions import (
@@ -66,6 +67,7 @@ from foliot.kernel.run.events import (
     BudgetExceeded,
     CutReason,
     Event,
+    FolderKept,
     HookDecided,
     ModelCut,
     ModelFailed,
@@ -74,19 +76,32 @@ from foliot.kernel.run.events import (
     RunClaimed,
     RunDeadLettered,
     RunResumed,
+    RunSucceeded,
     SessionNotCompacted,
+    Terminal,
     ToolFinished,
     UnknownReason,
 )
 from foliot.kernel.run.hooks import was_refused
-from foliot.kernel.run.loop import decide, is_interrupted, may_ask_again, room_left, take_back_end
+from foliot.kernel.run.loop import apply, decide, is_interrupted, may_ask_again, room_left, take_back_end
 from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.run.state import State
 from foliot.models.routing import usage as spending
 from foliot.models.routing.limits import ASKER
 from foliot.models.routing.usage import AnswerUsage
 from foliot.store.base import Document
-from foliot.store.journal.base import Entry, Journal, Lease, LeaseLost, Phase, Signal, SignalsPending, TransactionBody
+from foliot.store.folders import FolderMoved
+from foliot.store.journal.base import (
+    TERMINAL,
+    Entry,
+    Journal,
+    Lease,
+    LeaseLost,
+    Phase,
+    Signal,
+    SignalsPending,
+    TransactionBody,
+)
 from foliot.store.ledger.doubts import NewDoubt
 from foliot.tools.base import Admitted, KeepsRecords, Toolbox, ToolDefinition
 from foliot.tools.workspaces import WORKSPACE_RULES, CallFiles
@@ -99,6 +114,13 @@ T = TypeVar("T")
 ASK_AGAIN = 0.05
 # What an append of nothing but facts says beside them.
 _NOTHING_ELSE: dict[str, Any] = {}
+_NONE_NOTED: dict[str, NewDoubt] = {}
+
+
+@cache
+def _waits(lease_seconds: float) -> Waits:
+    """The bounds of leases of this length: the same for all runs of a process."""
+    return Waits(lease_seconds)
 
 
 class _AtOnce:
@@ -121,21 +143,76 @@ def begin(effect: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 class _Right:
     """The right of a driver to act, as tools ask for it: see `MayAct`."""
 
-    __slots__ = ("_ask", "_holds")
+    __slots__ = ("_driver",)
 
-    def __init__(self, holds: Callable[[], bool], ask: Callable[[], Awaitable[bool]]) -> None:
-        self._holds = holds
-        self._ask = ask
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
 
     def holds(self) -> bool:
-        return self._holds()
+        return self._driver.holds()
 
     async def __call__(self) -> bool:
-        return await self._ask()
+        return await self._driver.may_act()
 
 
 class Driver:
     """One run in the hands of one process. `state` is the fold of its journal, and of what is about to be added."""
+
+    __slots__ = (
+        "_alarm",
+        "_answered",
+        "_asker",
+        "_asking",
+        "_broken",
+        "_caller",
+        "_calling",
+        "_cancelled",
+        "_claim",
+        "_clock",
+        "_conversations",
+        "_deaf",
+        "_decisions",
+        "_doubts",
+        "_doubts_noted",
+        "_entries",
+        "_expired",
+        "_facts",
+        "_fetch",
+        "_folders",
+        "_gate",
+        "_hooking",
+        "_hooks",
+        "_inquiry",
+        "_journal",
+        "_lease_clock",
+        "_lease_seconds",
+        "_left_by",
+        "_loop",
+        "_lost",
+        "_mail",
+        "_models",
+        "_noted",
+        "_observing",
+        "_parking",
+        "_plain",
+        "_purse",
+        "_released",
+        "_returned",
+        "_right",
+        "_seen",
+        "_settlement",
+        "_shown",
+        "_stopping",
+        "_stream",
+        "_taken",
+        "_tenure",
+        "_tools",
+        "_unreadable",
+        "_waits",
+        "_watcher",
+        "lease",
+        "state",
+    )
 
     def __init__(
         self,
@@ -153,6 +230,7 @@ class Driver:
         purse: RunBudget | None = None,
         gate: ModelGate | None = None,
         doubts: Doubts | None = None,
+        folders: UserFolders | None = None,
         settlement: Settlement | None = None,
         fetch: FetchesFiles | None = None,
         conversations: Conversations | None = None,
@@ -178,41 +256,45 @@ class Driver:
         self._purse = purse
         self._gate = gate
         self._doubts = doubts
+        self._folders = folders
         self._hooks: RunHooks | None = None
         # What the list of doubts says of this run: its rows are written with the facts that bring calls into doubt.
-        self._noted = doubts_of(state) if doubts is not None and (state.calls or state.unsettled) else {}
+        self._noted = doubts_of(state) if doubts is not None and (state.calls or state.unsettled) else _NONE_NOTED
         self._doubts_noted = state.doubts
         self._settlement = settlement
         self._fetch = fetch
+        self._plain = PlainMessages()
         self._conversations = conversations or Conversations(journal)
         self._stream = stream
         self._claim = claim
         self._left_by: UnknownReason = left_by
         self._lease_seconds = lease_seconds
-        self._waits = Waits(lease_seconds)
+        self._waits = _waits(lease_seconds)
         self._lease_clock = lease_clock or clock
         self._tenure = LeaseClock(lease.until, clock=self._lease_clock, seconds=lease_seconds)
         self._caller = None if state.created is None else caller_of(state)
         # What is recorded and not yet written: the facts, and beside them what is stored of each.
         self._facts: list[Event] = []
         self._entries: list[Entry] = []
-        self._taken: list[str] = []
-        self._expired: list[Document] = []  # what the next append has to put into the audit log
-        self._seen: set[str] = set()
+        # What most runs never have is a tuple, of which all have the same empty one.
+        self._taken: tuple[str, ...] = ()
+        self._answered = len(state.taken)  # of its inputs, as far as their rows say so
+        self._expired: tuple[Document, ...] = ()  # what the next append has to put into the audit log
+        self._seen: dict[str, None] = {}  # ids of signals: nothing is smaller than an empty dict but an empty list
         self._mail: list[tuple[Event, str | None]] = []
         self._loop = asyncio.get_running_loop()
-        self._alarm: asyncio.Future[None] | None = None  # what is waited for, or the last that was
+        self._alarm: asyncio.Future[None] | None = None  # what is waited for
         self._asking: asyncio.Task[None] | None = None
         self._shown: ShownText | None = None  # of the last question
         self._hooking: asyncio.Task[None] | None = None
-        self._observing: set[asyncio.Task[None]] = set()  # hooks that are told of what is over
+        self._observing: tuple[asyncio.Task[None], ...] = ()  # hooks that are told of what is over
         self._returned: dict[str, Event] = {}  # results that hooks look at before they are recorded
         self._calling: dict[str, asyncio.Task[None]] = {}
-        self._stopping: list[asyncio.Task[None]] = []
-        self._cancelled: set[asyncio.Task[None]] = set()
-        self._deaf: set[asyncio.Task[None] | None] = set()  # questions that did not stop when they were told to
+        self._stopping: tuple[asyncio.Task[None], ...] = ()
+        self._cancelled: tuple[asyncio.Task[None], ...] = ()
+        self._deaf: tuple[asyncio.Task[None] | None, ...] = ()  # questions that did not stop when they were told to
         self._inquiry: asyncio.Task[None] | None = None
-        self._right = _Right(self._holds, self._may_act)
+        self._right = _Right(self)
         self._asker = AskingRun(state, [])
         self._lost = ""  # why the lease is gone
         self._released = False  # it was given back: the run has ended, or waits
@@ -266,7 +348,7 @@ class Driver:
         """
         if signal.id in self._seen:
             return
-        self._seen.add(signal.id)
+        self._seen[signal.id] = None
         try:
             self._post(decode(signal.data), signal.id)
         except UnknownEvent as error:
@@ -276,7 +358,7 @@ class Driver:
                 return
             # It is taken all the same: left where it is, it would keep the run from ever being let go to wait.
             log.warning("run %s: a signal was dropped: %s", self.lease.run_id, error)
-            self._taken.append(signal.id)
+            self._taken += (signal.id,)
             self._wake()
 
     def renewed(self, until: float, ends: float) -> None:
@@ -323,7 +405,7 @@ class Driver:
     async def _ask_again(self) -> None:
         try:
             async with asyncio.timeout(self._waits.inquiry):
-                kept = await self._may_act()
+                kept = await self.may_act()
         except TimeoutError:
             self.lose(f"the lease of run {self.lease.run_id} ended while this process slept")
         else:
@@ -340,6 +422,9 @@ class Driver:
             if self._unreadable is not None and not self._effects():
                 await self._write()  # what came back meanwhile is not lost
                 raise self._unreadable
+            if self._folders is not None and self.state.workspace is not None and self.state.folder_due:
+                await self._keep_folder(self._folders)
+                continue
             # An interrupt ends an answer. A summary is for the question that follows it, whatever is said meanwhile.
             stops = self.state.ending is not None or (self.state.asking and is_interrupted(self.state))
             if self._asking is not None and stops:
@@ -350,6 +435,7 @@ class Driver:
                 await self._ask_hooks(self._hooks, action, due)
                 continue
             if isinstance(action, End):
+                self._withhold_unasked(action.terminal)
                 if await self._end(action):
                     return None
                 continue
@@ -364,8 +450,10 @@ class Driver:
                     await self._mail_comes()
                 case AskModel():
                     await self._write()
-                    asking = begin(self._watched(self._ask, action))
-                    self._asking = None if asking.done() else asking
+                    # In no variable of this frame: what it holds would be kept until the next question.
+                    self._asking = begin(self._watched(self._ask, action))
+                    if self._asking.done():
+                        self._asking = None
                     await self._mail_comes()  # the kernel starts nothing else meanwhile
                 case CallTools():
                     await self._start_calls(action)
@@ -380,8 +468,9 @@ class Driver:
                 case Compact():
                     await self._write()
                     if self._asking is None:  # or it is in progress, and something else came meanwhile
-                        asking = begin(self._watched(self._compact, action))
-                        self._asking = None if asking.done() else asking
+                        self._asking = begin(self._watched(self._compact, action))
+                        if self._asking.done():
+                            self._asking = None
                     await self._mail_comes()
                 case Wait():
                     if await self._let_go():
@@ -405,7 +494,7 @@ class Driver:
                 else:
                     default = "" if event.answer is None else ": the default was taken"
                     name, why = answer_id(self.lease.run_id, call.id), f"nobody answered in time{default}"
-                self._expired.append(call_document(self.state, call, name, reason=why))
+                self._expired += (call_document(self.state, call, name, reason=why),)
 
     def _take(self, event: Event, signal_id: str | None) -> None:
         """Record what came in. What has no place any more (a result after its call was stopped) is dropped."""
@@ -417,7 +506,7 @@ class Driver:
         except IllegalEvent as error:
             log.info("run %s: %s came too late: %s", self.lease.run_id, type_of(event), error)
         if signal_id is not None:
-            self._taken.append(signal_id)
+            self._taken += (signal_id,)
 
     async def _let_go(self) -> bool:
         """Wait without holding the lease, unless a signal is there that nobody else would take."""
@@ -450,6 +539,7 @@ class Driver:
         """End the run for a fault of Foliot itself, with what is known of it. Raises the fault if that fails too."""
         log.error("run %s broke and is ended", self.lease.run_id, exc_info=error)
         try:
+            self._withhold_unasked()
             self._record(RunDeadLettered("internal", f"Foliot itself failed: {type(error).__name__}: {error}"))
             await self._write("failed")
         except (FoliotError, IllegalEvent, Unencodable) as again:
@@ -491,8 +581,9 @@ class Driver:
         if self._lost:
             raise LeaseLost(self._lost)
         entries, facts, expired = self._entries, self._facts, self._expired
-        taken = tuple(self._taken) if self._taken else ()
+        taken = self._taken
         rest: dict[str, Any] = _NOTHING_ELSE
+        in_conversation = len(self.state.taken)
         if phase is not None:
             rest = {
                 "phase": phase,
@@ -502,19 +593,19 @@ class Driver:
             }
         elif not entries and not taken:
             return
+        if (phase is not None or in_conversation != self._answered) and (answered := self._inputs_done(phase, taken)):
+            rest = {**rest, "answered": answered}
         noted = self._noted
         if self._doubts is not None and (noted or self.state.doubts != self._doubts_noted):
             noted = doubts_of(self.state, noted)
             if (written := noting(self._noted, noted, facts, self.state)) is not None:
                 rest = {**rest, "in_transaction": both(rest.get("in_transaction"), written)}
-        records: list[DecisionRecord] = []
+        records: tuple[DecisionRecord, ...] = ()
         for document in expired:
-            records.append(
-                record := self._decisions.new(
-                    "expired", SYSTEM, self._clock(), in_transaction=rest.get("in_transaction")
-                )
-            )
+            before = rest.get("in_transaction")
+            record = self._decisions.new("expired", SYSTEM, self._clock(), in_transaction=before)
             rest = {**rest, "in_transaction": record.body_for(document)}
+            records += (record,)
         journal, lease = self._journal, self.lease
         try:
             await journal.append(lease, entries, taken=taken, **rest)
@@ -524,12 +615,13 @@ class Driver:
             await append_again(again, error, journal=journal, lease=lease, entries=entries, phase=phase, tenure=tenure)
         self._entries, self._facts = [], []  # nothing is recorded while something is written
         self._released = phase is not None
+        self._answered = in_conversation
         if noted is not self._noted:
             await self._hear_of(noted)
         if taken:
-            del self._taken[: len(taken)]
+            self._taken = self._taken[len(taken) :]
         if records:
-            del expired[: len(records)]
+            self._expired = self._expired[len(records) :]
             for record in records:
                 record.tell()
         if self._watcher.attends(lease.run_id):
@@ -542,6 +634,52 @@ class Driver:
                 raise LeaseLost(self._lost)
         elif self._settlement is not None:
             await self._settlement.settled()
+
+    def _inputs_done(self, phase: Phase | None, taken: Sequence[str]) -> Sequence[str]:
+        """The inputs that no longer wait once this is written: they are in the conversation, or the run has ended."""
+        done = self.state.taken[self._answered :]
+        if phase in TERMINAL and (taken or self.state.inputs):
+            return [*done, *(each.input_id for each in self.state.inputs), *taken]
+        return done
+
+    async def _keep_folder(self, folders: UserFolders) -> None:
+        """Bring what the run has changed in `data/` into the folder of its user, with the event that says so.
+
+        The folder is one that others change too: when it is another by then, the change is worked out again.
+        """
+        await self._write()
+        while True:
+            work_out = partial(folders.work_out, self.state)
+            try:
+                event, body = await work_out()
+            except Unavailable as error:
+                event, body = await self._persist(work_out, error)
+            except FoliotError as error:
+                event, body = _not_kept(self.state, error)
+            try:
+                return await self._append_alone(event, body)
+            except FolderMoved:
+                continue
+            except NotFound as error:  # content of it has been purged
+                return await self._append_alone(_not_kept(self.state, error).event, None)
+
+    async def _append_alone(self, event: Event, body: TransactionBody | None) -> None:
+        """Append one event that is a fact only if `body` is done, and fold it in when both are durable."""
+        if self._lost:
+            raise LeaseLost(self._lost)
+        assert not self._entries, "what came before is written"
+        state, journal, lease, at = self.state, self._journal, self.lease, self._clock()
+        entry = entry_of(state, event, at)
+        append = partial(journal.append, lease, [entry], in_transaction=body)
+        try:
+            await append()
+        except Unavailable as error:
+            tenure = self._tenure
+            await append_again(append, error, journal=journal, lease=lease, entries=[entry], phase=None, tenure=tenure)
+        apply(state, event, at)
+        state.link = entry.link
+        if self._watcher.attends(lease.run_id):
+            self._watcher.recorded(lease.run_id, entry.seq, at, event)
 
     async def _hear_of(self, noted: dict[str, NewDoubt]) -> None:
         """Take note of calls that came into doubt; of those made by others, somebody may have spoken meanwhile."""
@@ -573,6 +711,12 @@ class Driver:
         for fact in facts:
             self._post(fact)
 
+    def _withhold_unasked(self, terminal: Terminal | None = None) -> None:
+        """Record that no hook was asked about what was said, before the run ends without an answer to it."""
+        if self._hooks is not None and not isinstance(terminal, RunSucceeded):
+            for fact in self._hooks.unasked(self.state):
+                self._record(fact)
+
     def _observe(self, telling: Coroutine[Any, Any, HookDecided | None]) -> None:
         """Tell hooks of what is over. The run goes on meanwhile; one that must end for their failure ends then."""
 
@@ -582,8 +726,11 @@ class Driver:
 
         task = begin(self._watched(tell))
         if not task.done():
-            self._observing.add(task)
-            task.add_done_callback(self._observing.discard)
+            self._observing += (task,)
+            task.add_done_callback(self._observed)
+
+    def _observed(self, task: asyncio.Task[None]) -> None:
+        self._observing = tuple(each for each in self._observing if each is not task)
 
     async def _tell_of_end(self, hooks: RunHooks) -> None:
         """The run has ended, or waits: nothing of it waits for hooks any more but who asked for its result."""
@@ -610,10 +757,10 @@ class Driver:
             raise
 
     async def _ask(self, action: AskModel) -> None:
-        if not self._holds() and not await self._may_act():
+        if not self.holds() and not await self.may_act():
             return
         run_id = self.lease.run_id
-        if next(named_files(action.request.messages), None) is not None:
+        if not self._plain.are(action.request.messages):
             try:
                 action = replace(action, request=await with_files(action.request, self._fetch))
             except FoliotError as error:
@@ -632,7 +779,7 @@ class Driver:
             account.lose(self.state.lost_asks, await models.question(spec, action.request))
         limits = spec.limits
         if limits.max_tokens is not None or limits.max_cost_usd is not None:
-            account.checks.append(partial(self._leaves_room, account))
+            account.checks += (partial(self._leaves_room, account),)
             self._bound(account)
         if account.lost and not may_ask_again(self.state, account.usage):
             message = "what questions took whose process ended before their answer came leaves no room for another"
@@ -663,7 +810,7 @@ class Driver:
             raise
         if files is not None and not isinstance(fact, ModelResponded):
             files.drop()
-        if asyncio.current_task() in self._deaf:
+        if self._deaf and asyncio.current_task() in self._deaf:
             return
         self._asking = None
         if not isinstance(fact, ModelResponded):
@@ -683,7 +830,7 @@ class Driver:
             self._post(ModelCut(step, text, why))
 
     async def _compact(self, action: Compact) -> None:
-        if not self._holds() and not await self._may_act():
+        if not self.holds() and not await self.may_act():
             return
         state, after = self.state, self.state.created.after if self.state.created is not None else ""
         spent = Spent()
@@ -713,7 +860,7 @@ class Driver:
         ask = partial(ask_model, self._models, spec, asked, on_delta=None, clock=self._clock, account=account)
         limits = spec.limits
         if limits.max_tokens is not None or limits.max_cost_usd is not None:
-            account.checks.append(partial(self._leaves_room, account))
+            account.checks += (partial(self._leaves_room, account),)
             self._bound(account)
         try:
             return await self._ask_governed(asked, ask, spec, f"aside/{self.state.seq}/{next(numbers)}")
@@ -738,10 +885,10 @@ class Driver:
         """Have the question given up before the run ends, or hears an interrupt: what it has used is accounted for."""
         self._asking = None
         self._cancel(asking)
-        self._stopping.append(asking)
+        self._stopping += (asking,)
         _, deaf = await asyncio.wait((asking,), timeout=self._waits.stop)
         if deaf and self.state.ending is None:
-            self._deaf.add(asking)
+            self._deaf += (asking,)
             self._cut(self.state.step, self._shown, "interrupted")
             self._post(ModelFailed(self.state.step, "interrupted", "someone interrupted the answer"))
 
@@ -777,7 +924,7 @@ class Driver:
 
     async def _start_calls(self, action: CallTools) -> None:
         """Refused calls are answered at once; the starts of the others become durable, then they act."""
-        if self._doubts is not None and any(intent.rule.effect == "once" for intent in action.calls):
+        if self._doubts is not None and _acts_once(action.calls):
             look = partial(self._doubts.hold, self.state, action.calls, self.lease.worker)
             try:
                 held = await look()
@@ -811,7 +958,7 @@ class Driver:
             await self._mail_comes()  # the kernel would say so too: what was asked for is under way
 
     async def _call(self, intent: CallIntent, call: Admitted, deadline: float | None) -> None:
-        if not self._holds() and not await self._may_act():
+        if not self.holds() and not await self.may_act():
             return
         run_id = self.lease.run_id
         shown = self._stream or self._watcher.wanted(run_id)
@@ -845,11 +992,11 @@ class Driver:
         rules = state.spec.extra.get(WORKSPACE_RULES, _NOTHING_ELSE)
         return CallFiles(self.lease.run_id, self.lease.epoch, state.workspace, rules)
 
-    def _holds(self) -> bool:
+    def holds(self) -> bool:
         """Whether the lease is certainly in force."""
         return not self._lost and self._tenure.in_force()
 
-    async def _may_act(self) -> bool:
+    async def may_act(self) -> bool:
         """Checks the lease before acting: a process that slept past it (a suspended machine) renews it or loses the
         run.
         """
@@ -876,7 +1023,7 @@ class Driver:
             task = self._calling.pop(call_id, None)
             if task is not None:
                 self._cancel(task)
-                self._stopping.append(task)
+                self._stopping += (task,)
             call = self.state.call(call_id)
             if (returned := self._returned.pop(call_id, None)) is not None:
                 self._post(returned)  # it has ended, whatever its hooks would have said
@@ -890,7 +1037,7 @@ class Driver:
         for event in events:
             if isinstance(event, ToolFinished) and (task := self._calling.pop(event.result.call_id, None)) is not None:
                 self._cancel(task)
-                self._stopping.append(task)
+                self._stopping += (task,)
 
     def _effects(self) -> list[asyncio.Task[None]]:
         return [task for task in (self._asking, self._hooking, *self._calling.values()) if task is not None]
@@ -900,7 +1047,7 @@ class Driver:
         for task in running:
             if not task.cancelling():  # by whomever: see `lose`
                 self._cancel(task)
-        for task in list(self._observing):
+        for task in self._observing:
             self._cancel(task)
         tasks = [task for task in (*running, *self._stopping) if not task.done()]
         if not tasks:
@@ -910,18 +1057,21 @@ class Driver:
             log.warning("run %s: %d calls were told to stop and did not", self.lease.run_id, len(deaf))
 
     def _cancel(self, task: asyncio.Task[None]) -> None:
-        self._cancelled.add(task)
+        self._cancelled += (task,)
         task.cancel()
 
     # --- the mailbox ---------------------------------------------------------------------------------------------
 
     def _post(self, event: Event, signal_id: str | None = None) -> None:
         self._mail.append((event, signal_id))
-        self._wake()
+        alarm, self._alarm = self._alarm, None  # as `_wake` does
+        if alarm is not None and not alarm.done():
+            alarm.set_result(None)
 
     def _wake(self) -> None:
-        if self._alarm is not None and not self._alarm.done():
-            self._alarm.set_result(None)
+        alarm, self._alarm = self._alarm, None
+        if alarm is not None and not alarm.done():
+            alarm.set_result(None)
 
     def _mail_comes(self) -> Awaitable[None]:
         """Waits until something is in the mailbox or the lease is lost. Effects keep their own deadlines."""
@@ -929,6 +1079,20 @@ class Driver:
             return _AT_ONCE
         self._alarm = asyncio.Future(loop=self._loop)  # as the loop would make it, without a call
         return self._alarm
+
+
+def _not_kept(state: State, error: FoliotError) -> WorkedOut:
+    data = None if state.workspace is None else state.workspace.data
+    assert data is not None, "there was something to keep"
+    log.warning("run %s: what it left in data/ is not kept for its user: %s", state.run_id, error.message)
+    return WorkedOut(FolderKept(data.now, refused=error.message))
+
+
+def _acts_once(calls: Sequence[CallIntent]) -> bool:
+    for intent in calls:  # noqa: SIM110 - asked for every step, and a generator costs more than the loop
+        if intent.rule.effect == "once":
+            return True
+    return False
 
 
 def _is_here(tool: ToolDefinition | None) -> bool:

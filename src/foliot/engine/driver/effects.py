@@ -110,7 +110,8 @@ async def ask_model(
         # A gateway promises to raise nothing else. One that does must not leave a run without an owner.
         log.exception("the model gateway for run of agent %s broke", spec.agent)
         return ModelFailed(action.step, "other", f"the model gateway broke: {_named(error)}", usage=account.usage)
-    if (calls := sum(isinstance(part, ToolCall) for part in response.message.parts)) > MAX_CALLS:
+    parts = response.message.parts
+    if len(parts) > MAX_CALLS and (calls := sum(isinstance(part, ToolCall) for part in parts)) > MAX_CALLS:
         account.add(response.usage)
         message = f"the model asked for {calls:,} tool calls in one answer, and at most {MAX_CALLS} are taken"
         return ModelFailed(

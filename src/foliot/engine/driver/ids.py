@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import secrets
 from typing import Final
 
+from foliot.common.chance import eight_bytes
 from foliot.errors import InvalidInput
 
 # What can be typed again, stands in a path, and cannot be taken for an option.
@@ -13,12 +13,13 @@ _RUN_ID: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?")
 # Ids that follow from names: turns of conversations, requests with a key, children of runs.
 _MADE: Final = re.compile(r"s-[0-9a-f]{26}-[0-9]+|i-[0-9a-f]{26}|sub-[0-9a-f]{24}")
 # Lower case without i, l, o, u: nothing to mistake when read aloud or typed from a screen.
-_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+_PAIRS: Final = tuple(first + second for first in _ALPHABET for second in _ALPHABET)
 
 
 def new_run_id(now: float) -> str:
     """Ten characters of time (milliseconds) and ten of chance: sorts by age, 50 random bits within a millisecond."""
-    return id_from(now, secrets.randbits(50))
+    return id_from(now, int.from_bytes(eight_bytes()))
 
 
 def check_run_id(run_id: str) -> None:
@@ -50,12 +51,13 @@ def is_made(name: str) -> bool:
 
 def id_from(now: float, chance: int) -> str:
     """The id for this time and this number, of which 50 bits are used."""
-    return _text(int(now * 1000), 10) + _text(chance & (1 << 50) - 1, 10)
+    return _text(int(now * 1000)) + _text(chance)
 
 
-def _text(number: int, length: int) -> str:
-    digits = ""
-    for _ in range(length):
-        number, digit = divmod(number, 32)
-        digits = _ALPHABET[digit] + digits
-    return digits
+def _text(number: int) -> str:
+    """The last 50 bits of a number as ten characters."""
+    two = _PAIRS
+    return (
+        f"{two[number >> 40 & 1023]}{two[number >> 30 & 1023]}{two[number >> 20 & 1023]}"
+        f"{two[number >> 10 & 1023]}{two[number & 1023]}"
+    )

@@ -31,7 +31,7 @@ from foliot.kernel.run.events import (
     ToolFinished,
 )
 from foliot.kernel.run.spec import RunSpec
-from foliot.kernel.run.state import Call, State
+from foliot.kernel.run.state import Call, State, tool_names
 from foliot.kernel.traces import under_call
 from foliot.resources.validators import UnusableSchema, Validator, validator_of
 from foliot.tools.base import Admitted, Caller, Invocation, Parked, Toolbox, ToolDependencyFailed
@@ -210,7 +210,7 @@ def invocation_of(state: State, intent: CallIntent, arguments: dict[str, Any], c
         step=state.step,
         grant=intent.grant.approval_id if intent.grant else "",
         # A client says itself what its own tools gave: that settles nothing for those of the agent.
-        prior=frozenset(state.tools_done).difference(state.spec.extra.get(CLIENT, ())),
+        prior=state.tools_done.difference(own) if (own := state.spec.extra.get(CLIENT)) else state.tools_done,
         attempt=intent.attempt,
         trace=trace,
         trace_id=trace[3:35],
@@ -238,7 +238,7 @@ def caller_for(spec: RunSpec, created: RunCreated, identity: Identity) -> Caller
         agent=spec.agent,
         roles=tuple(spec.extra.get("roles", ())),
         allowed_tools=tuple(spec.extra.get("allowed_tools", ())),
-        advertised=frozenset(rule.name for rule in spec.tools),
+        advertised=tool_names(spec),
         model=spec.model,
         task=created.task,
         system=system_of(created),

@@ -33,9 +33,11 @@ from foliot.kernel.run.spec import RunSpec, decode_spec
 from foliot.kernel.run.state import State
 from foliot.kernel.tokens import estimate_messages
 from foliot.store.journal.base import Entry, Journal, Phase, RunInfo, Signal
-from foliot.store.journal.chain import changed_journal, check
+from foliot.store.journal.chain import JournalChanged, changed_journal, check
 
 MOST_SPECS = 256
+# Folding a fact takes about as long as decoding so many bytes: who folds many does so beside the event loop.
+FACT: Final = 200
 _messages = msgspec.json.Decoder(tuple[Message, ...])
 
 
@@ -96,7 +98,20 @@ async def read_run(
     """Loads a run like `load_run`, with its folded facts and their times: the journal is read once for both."""
     info = await journal.get(run_id)
     told = await told_by(run_id, await journal.read(run_id, limit=upto), trusting=trusting)
-    return info, await load_state(journal, Specs(), run_id, told=told), told.facts
+    state = await load_state(journal, Specs(), run_id, told=told)
+    if not trusting:
+        check_definition(info, _creation(run_id, told.facts))
+    return info, state, told.facts
+
+
+def check_definition(info: RunInfo, created: RunCreated) -> None:
+    """Raises `JournalChanged` when the row of a run names another definition than its first event."""
+    if info.spec != created.spec:
+        raise JournalChanged(
+            f"run {info.id} was changed in the store: its definition is not the one that event 1 has recorded",
+            hint="restore the store from a backup",
+            run=info.id,
+        )
 
 
 async def load_state(
@@ -115,7 +130,8 @@ async def load_state(
         told = await told_by(run_id, await journal.read(run_id))
     created = _creation(run_id, told.facts)
     history = await read_history(journal, created, conversations)
-    state = fold(await specs.get(journal, created.spec), run_id, told.facts, history)
+    spec = await specs.get(journal, created.spec)
+    state = await unhurried(FACT * len(told.facts), fold, spec, run_id, told.facts, history)
     state.link = told.link
     return state
 
@@ -146,8 +162,6 @@ _REPLACED: Final = Message("user", ())
 # So many conversations are kept for their next turn, of so many characters in all.
 MOST_WARM: Final = 512
 MOST_WARM_SIZE: Final = 32 * 1024 * 1024
-# Folding a fact takes about as long as decoding so many bytes.
-_FACT: Final = 200
 
 
 class Turn(NamedTuple):
@@ -267,6 +281,11 @@ class Conversations:
         self._kept: OrderedDict[str, Conversation] = OrderedDict()
         self._size = 0
 
+    def forget(self) -> None:
+        """Drops what was read: it is read again when it is needed."""
+        self._kept.clear()
+        self._size = 0
+
     async def read(self, run_id: str) -> Conversation:
         """Reads a conversation up to the last boundary of its turn `run_id`: that turn, and at once those before it.
 
@@ -298,7 +317,7 @@ class Conversations:
                 reading.follow(specs[_creation(turn, turns[turn]).spec], turn, turns[turn])
             return reading.conversation()
 
-        conversation = await unhurried(_FACT * sum(map(len, turns.values())), read)
+        conversation = await unhurried(FACT * sum(map(len, turns.values())), read)
         if run_id == chain[0] and _has_ended(head.facts):
             self._keep(conversation)
         return conversation
@@ -355,6 +374,8 @@ def _has_ended(facts: Sequence[tuple[float, Event]]) -> bool:
 # What listings show of a run, written whenever it changes phase.
 
 LONGEST_PREVIEW = 200
+# An answer stands in the journal already; a line of it is enough to know it again.
+LONGEST_ANSWER = 100
 
 
 def phase_of(terminal: Terminal) -> Phase:
@@ -378,7 +399,7 @@ def summary_of(state: State, worker: str = "") -> dict[str, Any]:
     }
     match state.ended:
         case RunSucceeded(output=output):
-            summary["output"] = preview(output)
+            summary["output"] = preview(output, LONGEST_ANSWER)
         case RunFailed() | RunDeadLettered() as failed:
             summary["error"] = preview(failed.message)
             summary["reason"] = failed.reason
@@ -397,9 +418,10 @@ def summary_of(state: State, worker: str = "") -> dict[str, Any]:
     return summary
 
 
-def preview(text: str) -> str:
+def preview(text: str, longest: int = LONGEST_PREVIEW) -> str:
+    """Returns the beginning of a text, as one line."""
     line = " ".join(text.split())
-    return line if len(line) <= LONGEST_PREVIEW else line[: LONGEST_PREVIEW - 1] + "…"
+    return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
 # --- signals ---------------------------------------------------------------------------------------------------------

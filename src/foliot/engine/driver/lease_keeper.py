@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import TypeAlias
 
 from foliot.common.cancellation import stop_tasks
@@ -57,12 +57,15 @@ class LeaseKeeper:
         self._renewed_at = self._until = 0.0
         self._troubled = False
 
-    @contextmanager
-    def keep(self, driver: Driver) -> Generator[None]:
+    def keep(self, driver: Driver) -> AbstractContextManager[None]:
         """Renews the lease of the driver's run and delivers its signals, meanwhile.
 
         Of two claims of one run the older one is lost, whichever came here first.
         """
+        return _Kept(self, driver)
+
+    def take(self, driver: Driver) -> None:
+        """Begins to keep a driver; `leave` ends it."""
         run_id = driver.lease.run_id
         other = self._drivers.get(run_id)
         if other is None or other.lease.epoch <= driver.lease.epoch:
@@ -77,16 +80,17 @@ class LeaseKeeper:
             loop = asyncio.get_running_loop()
             self._renewed_at, self._until = loop.time(), self._clock() + self._lease_seconds
             self._task = loop.create_task(self._watch())
-        try:
-            yield
-        finally:
-            if self._drivers.get(run_id) is driver:
-                del self._drivers[run_id]
-            if rest := driver.under_way():
-                self._outlast(driver, rest)
-            else:
-                self._orphans.pop(_claim(driver), None)
-                self._ended.set()
+
+    def leave(self, driver: Driver) -> None:
+        """Keeps the driver no longer; what it has under way is remembered until it ends."""
+        run_id = driver.lease.run_id
+        if self._drivers.get(run_id) is driver:
+            del self._drivers[run_id]
+        if rest := driver.under_way():
+            self._outlast(driver, rest)
+        else:
+            self._orphans.pop(_claim(driver), None)
+            self._ended.set()
 
     def _outlast(self, driver: Driver, rest: Sequence[asyncio.Task[None]]) -> None:
         """Remember a driver that has ended for as long as calls of it have not."""
@@ -200,6 +204,22 @@ class LeaseKeeper:
                 driver.deliver(signal)
             except Exception as error:  # one run's fault must not keep the others from hearing, nor hang its own
                 driver.fail(error)
+
+
+class _Kept:
+    """A driver that is kept for as long as this is entered."""
+
+    __slots__ = ("_driver", "_keeper")
+
+    def __init__(self, keeper: LeaseKeeper, driver: Driver) -> None:
+        self._keeper = keeper
+        self._driver = driver
+
+    def __enter__(self) -> None:
+        self._keeper.take(self._driver)
+
+    def __exit__(self, *raised: object) -> None:
+        self._keeper.leave(self._driver)
 
 
 def _claim(driver: Driver) -> Claim:

@@ -38,8 +38,10 @@ from foliot.engine.driver.journal import (
 )
 from foliot.engine.driver.lease_keeper import LeaseKeeper
 from foliot.engine.hooks.registry import HookRegistry
+from foliot.engine.hooks.run_hooks import RunHooks
 from foliot.engine.telemetry.context import callers_trace, logged_with
 from foliot.engine.workspaces.assets import Asset, left_by, with_assets
+from foliot.engine.workspaces.folders import UserFolders, begun_by, key_of, with_data, without_data
 from foliot.engine.workspaces.trees import content_of
 from foliot.errors import FoliotError, NotFound, UsageError
 from foliot.kernel.identity import NOBODY, Identity
@@ -49,6 +51,7 @@ from foliot.kernel.run.events import (
     EQUALITY,
     CancelRequested,
     Event,
+    FolderFiles,
     Fork,
     RunClaimed,
     RunCreated,
@@ -74,6 +77,7 @@ from foliot.store.journal.base import (
     identity_labels,
 )
 from foliot.tools.base import Toolbox
+from foliot.tools.workspaces import WORKSPACE_RULES
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +102,7 @@ class Runs:
         budgets: RunBudgets | None = None,
         gate: ModelGate | None = None,
         doubts: Doubts | None = None,
+        folders: UserFolders | None = None,
         taken_over: Callable[[State, Sequence[tuple[float, Event]]], Awaitable[object]] | None = None,
         set_back: Callable[[str], Awaitable[None]] | None = None,
         hooks: HookRegistry | None = None,
@@ -107,9 +112,9 @@ class Runs:
         `lease_clock` is the one by which leases are judged, by default `clock`.
         Without `approvals` a parked call is known to its journal alone; without a `gate` every model may be asked.
         `decisions` keeps a record of what nobody decided in time. Without `doubts` a call that may have acted is known
-        to its own run alone. `taken_over` hears of a run that its last holder did not let go, with all that is recorded
-        of it; `set_back` keeps it that the store is older than what a run here had seen of it. `hooks` are asked about
-        what runs do here.
+        to its own run alone; without `folders` runs keep nothing for their users. `taken_over` hears of a run that its
+        last holder did not let go, with all that is recorded of it; `set_back` keeps it that the store is older than
+        what a run here had seen of it. `hooks` are asked about what runs do here.
         """
         self.journal = journal
         self.tools = tools
@@ -125,6 +130,7 @@ class Runs:
         self._budgets = budgets
         self._gate = gate
         self.doubts = doubts
+        self._folders = folders
         self._taken_over = taken_over
         self._set_back = set_back
         self.hooks = hooks
@@ -162,6 +168,7 @@ class Runs:
         fork: Fork | None = None,
         workspace: WorkspaceSnapshot | None = None,
         assets: Sequence[Asset] = (),
+        instead: str = "",
         unsettled: tuple[Unsettled, ...] = (),
         parent: str = "",
         depth: int = 0,
@@ -184,7 +191,8 @@ class Runs:
         delegated to it, `depth` how many such runs stand above it. `trace` is the context it is traced under, by
         default one of its own if this process traces. `identity` is on whose behalf it acts; a delegate has the `task`,
         `system`, `template`, `root` and `ancestors` of what stands above it. `workspace` are the files that it begins
-        with, by default those that the run left which it goes on after; `assets` are put beside them. A run that
+        with, by default those that the run left which it goes on after; `assets` are put beside them. `instead` is a
+        run whose past it shares: it begins with the folder of its user as that one did, as a fork does. A run that
         `compacts` answers nothing, and summarises what was said before. `in_transaction` is written with it.
         """
         now = self._clock()
@@ -205,13 +213,21 @@ class Runs:
             before = await unhurried(len(told), digest, told)
             content[before] = told
         if workspace is not None:
+            if workspace.data is not None and not _is_folder_of(spec, identity, workspace.data):
+                workspace, folders = await without_data(self.journal, workspace)
+                content.update(folders)
             # Its folders are content of this run: what they name stays as long as it, whatever becomes of the other.
-            content.update(await content_of(self.journal, workspace))
-        elif after:
-            workspace = await left_by(
-                self.journal, after
-            )  # whose content stays: no turn is forgotten before later ones
-        workspace, folders = await with_assets(self.journal, workspace, assets)
+            content.update(await content_of(self.journal, workspace, content))
+        elif after and (left := await left_by(self.journal, after)) is not None:
+            # Whose content stays: no turn is forgotten before later ones.
+            workspace, folders = await without_data(self.journal, left)
+            content.update(folders)
+        if (past := fork.run_id if fork else instead) and (workspace is None or workspace.data is None):
+            data = await begun_by(self.journal, past)
+            if data is not None and _is_folder_of(spec, identity, data):
+                workspace, folders = await with_data(self.journal, workspace, data, content)
+                content.update(folders)
+        workspace, folders = await with_assets(self.journal, workspace, assets, content)
         content.update(folders)
         state = State(spec, run_id, history)
         created = RunCreated(
@@ -408,7 +424,8 @@ class Runs:
                 try:
                     if self._keeper.orphans(lease.run_id):
                         await self._keeper.stand_alone(driver)
-                    state = await self._hooked(driver)
+                    hooks = self.hooks.take(state.spec) if self.hooks is not None else None
+                    state = await (driver.drive() if hooks is None else self._hooked(driver, hooks))
                     # Who lets a run go writes the next epoch, so that nothing more can be written under its own.
                     row_epoch = lease.epoch + 1 if state.ended is None else None
                     self.conversations.ended(state)
@@ -423,11 +440,9 @@ class Runs:
                 await self._give_back(lease)  # another process may go on with it at once
                 raise
 
-    async def _hooked(self, driver: Driver) -> State:
+    async def _hooked(self, driver: Driver, hooks: RunHooks) -> State:
         """Drive with the hooks that are in force now: they stay until the run ends or waits."""
-        hooks = self.hooks.take(driver.state.spec) if self.hooks is not None else None
-        if hooks is None or self.hooks is None:
-            return await driver.drive()
+        assert self.hooks is not None, "they were taken from it"
         try:
             return await driver.drive(hooks)
         finally:
@@ -447,8 +462,10 @@ class Runs:
         return lease
 
     async def _give_back(self, lease: Lease) -> None:
-        with contextlib.suppress(FoliotError):
+        try:
             await asyncio.shield(self.journal.append(lease, [], phase="pending", due=self._clock()))
+        except FoliotError as error:
+            log.warning("run %s is not given back, and is free when its lease ends: %s", lease.run_id, error.message)
 
     async def _say_set_back(self, error: StoreSetBack) -> None:
         if self._set_back is None:
@@ -546,6 +563,7 @@ class Runs:
             purse=self._budgets.purse(state) if self._budgets is not None else None,
             gate=self._gate,
             doubts=self.doubts,
+            folders=self._folders,
             parking=ApprovalRequests(self._approvals, state, tools) if self._approvals is not None else None,
             decisions=self._decisions,
             settlement=settlement,
@@ -565,6 +583,12 @@ class Runs:
         if not state.calls or lease.lapsed is False or (lease.lapsed is None and state.worker == self.worker):
             return "cancelled"
         return "process_died" if self._is_gone(state.worker) else "lease_lost"
+
+
+def _is_folder_of(spec: RunSpec, identity: Identity, data: FolderFiles) -> bool:
+    """Whether files that a run begins with have the folder in `data/` that is its own."""
+    key = key_of(spec.namespace, spec.agent, identity.user, spec.extra.get(WORKSPACE_RULES, {}))
+    return key is not None and key.owner == data.owner
 
 
 def _all_recorded(state: State, facts: Sequence[Event], now: float) -> list[Entry]:

@@ -12,10 +12,13 @@ from typing import Any, Final, Literal, TypeAlias
 from msgspec import Struct, field
 
 from foliot.common.durations import duration
+from foliot.common.threads import unhurried
+from foliot.engine.driver.journal import FACT
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Reasoning, Source, ToolFailure, Usage
 from foliot.kernel.run import events as e
 from foliot.kernel.run import feedback
+from foliot.kernel.run.budget import Spent
 from foliot.kernel.run.calls import named_calls
 from foliot.kernel.run.hooks import in_words
 from foliot.kernel.run.past import CallIds
@@ -187,32 +190,18 @@ class Trace(Struct):
         """From the first fact to the last one."""
         return self.last_at - self.created_at
 
-    def call(self, call_id: str) -> CallTrace | None:
-        return next((call for call in self.calls if call.id == call_id), None)
+    def named(self, call_ids: Iterable[str]) -> list[CallTrace]:
+        """Returns the calls with these ids, in the order of the ids; one that is not known is left out."""
+        calls = {call.id: call for call in self.calls}
+        return [calls[each] for each in call_ids if each in calls]
 
 
 def total(usages: Iterable[Usage]) -> Usage:
     """The sum. Its cost is None when the price of any part is not known."""
-    tokens: dict[str, int] = dict.fromkeys(_TOKENS, 0)
-    cost: float | None = 0.0
-    source: Literal["provider", "estimated"] = "provider"
+    spent = Spent()
     for usage in usages:
-        for name in _TOKENS:
-            tokens[name] += getattr(usage, name)
-        if usage.cost_usd is None:
-            cost = cost if not usage.total_tokens else None
-        elif cost is not None:
-            cost += usage.cost_usd
-        if usage.source == "estimated":
-            source = "estimated"
-    given, written, read, put, thought, hour, web, files = (tokens[name] for name in _TOKENS)
-    return Usage(given, written, read, put, thought, cost, source, hour, web, files)
-
-
-_TOKENS: Final = (
-    *("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens"),
-    *("cache_write_1h_tokens", "web_searches", "file_searches"),
-)
+        spent.add(usage)
+    return spent.usage()
 
 
 # --- tracing ---------------------------------------------------------------------------------------------------------
@@ -232,11 +221,21 @@ def trace_of(run_id: str, facts: Iterable[tuple[float, e.Event]]) -> Trace:
     return building.trace
 
 
+async def read_trace(run_id: str, facts: Sequence[tuple[float, e.Event]]) -> Trace:
+    """Makes the tree of these facts like `trace_of`, beside the event loop where there are many."""
+    return await unhurried(FACT * len(facts), trace_of, run_id, facts)
+
+
 class _Building:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self._calls: dict[str, CallTrace] = {}
-        self._usages: list[Usage] = []
+        self._call_ids = CallIds()
+        # A run may have thousands of steps: what an event has to know of all that was before it is kept beside them.
+        self._under_way: dict[str, CallTrace] = {}
+        self._paused: Mark | None = None
+        self._notes: set[str] = set()
+        self._spent = Spent()
         self._paid: set[str] = set()
 
     def take(self, at: float, event: e.Event) -> None:
@@ -264,7 +263,7 @@ class _Building:
         trace.attempts = event.attempt
         if first:
             return
-        under_way = [call for call in self._calls.values() if call.running and not call.unknown]
+        under_way = [call for call in self._under_way.values() if call.running and not call.unknown]
         asking = self._asking()
         for call in under_way:
             call.unknown, call.begun_by = True, before
@@ -285,17 +284,15 @@ class _Building:
         if event.reason in ("approval", "input"):
             for call_id in event.calls:
                 self.call(call_id).parked = True
-        self.mark("waiting", at, event.message or f"waits for {event.owner} ({event.reason})")
+        self._paused = self.mark("waiting", at, event.message or f"waits for {event.owner} ({event.reason})")
 
     def resumed(self, at: float, event: e.RunResumed) -> None:
         since = self.trace.waiting_since
         lasted = None if since is None else max(0.0, at - since)
         self.trace.waiting, self.trace.waiting_since = None, None
         self.trace.waited += lasted or 0.0
-        for mark in reversed(self.trace.marks):
-            if mark.kind == "waiting":
-                mark.seconds = lasted
-                break
+        if self._paused is not None:
+            self._paused.seconds = lasted
 
     def ended(self, at: float, event: e.Terminal) -> None:
         self.trace.ended = event
@@ -318,11 +315,9 @@ class _Building:
         step.usage, step.model, step.endpoint = response.usage, response.model, response.endpoint
         step.stop = response.stop
         self._waste(step, event.wasted)
-        if response.notes:
-            told = {mark.text for mark in self.trace.marks if mark.kind == "note"}
-            for note in response.notes:  # most come with every answer: the first time is enough
-                if note not in told:
-                    self.mark("note", at, note)
+        for note in response.notes:  # most come with every answer: the first time is enough
+            if note not in self._notes:
+                self.mark("note", at, note)
         if response.sources:
             step.sources = response.sources
             self.mark("note", at, _sources(response.sources))
@@ -330,7 +325,7 @@ class _Building:
         asked.seconds = event.seconds if event.seconds is not None else max(0.0, at - asked.at)
         step.seconds = asked.seconds
         self._spend(response.usage)
-        for _, call in named_calls(response.message, event.step, CallIds(self._calls)):
+        for _, call in named_calls(response.message, event.step, self._call_ids):
             self._open_call(step, call.id, call.name, call.arguments, at)
 
     def failed(self, at: float, event: e.ModelFailed) -> None:
@@ -356,11 +351,13 @@ class _Building:
             self.mark("approval", at, text, by=event.granted_by, call_id=event.call_id)
         call.starts.append(at)
         call.unknown, call.lost = False, ""
+        self._under_way[call.id] = call
 
     def tool_finished(self, at: float, event: e.ToolFinished) -> None:
         result = event.result
         call = self.call(result.call_id, result.name)
         call.finished_at = at
+        self._under_way.pop(call.id, None)
         call.unknown = call.parked = False
         call.seconds = event.seconds
         if call.seconds is None and call.starts and event.synthetic is None:
@@ -394,12 +391,15 @@ class _Building:
 
     def mark(
         self, kind: MarkKind, at: float, text: str, *, seconds: float | None = None, by: str = "", call_id: str = ""
-    ) -> None:
+    ) -> Mark:
         mark = Mark(kind, at, text, seconds, by, call_id)
+        if kind == "note":
+            self._notes.add(text)
         if self.trace.steps:
             self.trace.steps[-1].items.append(mark)
         else:
             self.trace.before.append(mark)
+        return mark
 
     def _pay(self, usage: Usage, runs: dict[str, Usage]) -> None:
         """A delegated run that several calls report is paid for once, as the kernel does it."""
@@ -420,8 +420,8 @@ class _Building:
             self._spend(usage)
 
     def _spend(self, usage: Usage) -> None:
-        self._usages.append(usage)
-        self.trace.usage = total(self._usages)
+        self._spent.add(usage)
+        self.trace.usage = self._spent.usage()
 
     def _asking(self) -> Ask | None:
         if not self.trace.steps:
@@ -521,6 +521,15 @@ def _not_compacted(building: _Building, at: float, event: e.SessionNotCompacted)
     building.mark("note", at, f"the conversation was not compacted: {event.reason}")
 
 
+def _folder_kept(building: _Building, at: float, event: e.FolderKept) -> None:
+    if event.refused:
+        building.mark("note", at, f"what it left in data/ is not kept for its user: {event.refused}")
+        return
+    for path, kept in event.conflicts.items():
+        how = "was changed and deleted at the same time, and stays" if path == kept else f"is kept as {kept}"
+        building.mark("note", at, f"another run had changed {path} meanwhile: the version of this one {how}")
+
+
 def _compaction_requested(building: _Building, at: float, event: e.CompactionRequested) -> None:
     building.mark("input", at, "asks to have the conversation compacted", by=event.by)
 
@@ -591,6 +600,7 @@ _HANDLERS: Final[Mapping[type[e.Fact], Callable[[_Building, float, Any], None]]]
     e.HookDecided: _hooked,
     e.SessionCompacted: _compacted,
     e.SessionNotCompacted: _not_compacted,
+    e.FolderKept: _folder_kept,
     e.CompactionRequested: _compaction_requested,
     e.BudgetExceeded: _budget,
     e.ContractViolated: _violation,

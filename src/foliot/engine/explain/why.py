@@ -17,13 +17,14 @@ from msgspec import Struct, field
 from foliot.common.durations import duration
 from foliot.common.process import in_words, is_gone
 from foliot.common.text import counted, one_line
-from foliot.engine.definition.skills import quarantined_in
+from foliot.engine.definition.skills import misnamed_in, quarantined_in
 from foliot.engine.explain.amounts import arguments, failure, money, times, tokens
 from foliot.engine.explain.prompt_cache import cached
 from foliot.engine.explain.trace import CallTrace, StepTrace, Trace, total
 from foliot.kernel.run.budget import Limits
 from foliot.kernel.run.events import RunCancelled, RunDeadLettered, RunFailed, RunSucceeded, RunWaiting, Terminal
 from foliot.kernel.run.spec import RunSpec
+from foliot.resources.skill_files import NAME_RULE
 from foliot.store.journal.base import Phase
 from foliot.tools.pipeline.attempt import GOES_ON
 
@@ -237,6 +238,9 @@ def explain(trace: Trace, standing: RunLiveness, spec: RunSpec, now: float) -> E
     if held := quarantined_in(spec):
         explanation.chain.append(f"it worked without skills that were in quarantine: {', '.join(held)}")
         explanation.next.append(Hint("foliot skills list", "shows their digests, to be read and allowed"))
+    if misnamed := misnamed_in(spec):
+        explanation.chain.append(f"it worked without skills whose names no skill can have: {', '.join(misnamed)}")
+        explanation.next.append(Hint("foliot skills list", f"shows them; a name has {NAME_RULE}"))
     return explanation
 
 
@@ -278,7 +282,7 @@ def _after_end(trace: Trace) -> list[Hint]:
 
 def _waiting(trace: Trace, waiting: RunWaiting, since: float, now: float) -> Explanation:
     run, ago = trace.run_id, duration(max(0.0, now - since))
-    calls = [call for call in (trace.call(call_id) for call_id in waiting.calls) if call is not None]
+    calls = trace.named(waiting.calls)
     match waiting.reason:
         case "unknown_effect":
             chain, hints = _ambiguous(trace, [call for call in calls if call.unknown] or calls)
@@ -298,6 +302,9 @@ def _waiting(trace: Trace, waiting: RunWaiting, since: float, now: float) -> Exp
             left = duration(max(0.0, (waiting.until or now) - now))
             held = "nothing is held meanwhile, and its place in the line is kept"
             return Explanation(f"It waits for its turn at the model, in about {left}.", [waiting.message, held])
+        case "collecting":
+            left = duration(max(0.0, (waiting.until or now) - now))
+            return Explanation(f"It answers what was said to it in {left}, unless more is said.", [waiting.message])
         case "model_retry":
             left = duration(max(0.0, (waiting.until or now) - now))
             failures = trace.steps[-1].failures if trace.steps else []
@@ -337,7 +344,7 @@ def _paused(trace: Trace, waiting: RunWaiting, since: float, now: float) -> Expl
 
 
 def _called(trace: Trace, waiting: RunWaiting) -> str:
-    return ", ".join(call.name for each in waiting.calls if (call := trace.call(each)) is not None) or "a call"
+    return ", ".join(call.name for call in trace.named(waiting.calls)) or "a call"
 
 
 def _asking(trace: Trace, calls: Sequence[CallTrace], since: float, now: float) -> Explanation:

@@ -75,6 +75,10 @@ class HookChain:
     def has(self, point: HookPoint) -> bool:
         return point in self._at
 
+    def names(self, point: HookPoint) -> tuple[str, ...]:
+        """The names of the hooks of a point, in their order."""
+        return tuple(each.name for each in self._at.get(point, ()))
+
     async def decide(self, act: HookAct) -> Decision:
         """Ask every hook of the act's point, up to the first that refuses it. Never raises, but when cancelled."""
         made = Decision(act)

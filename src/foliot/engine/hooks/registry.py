@@ -11,6 +11,7 @@ run ends or waits; hooks of an earlier generation are closed with the last drive
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
+from foliot.common.threads import on_thread
 from foliot.engine.hooks.base import POINTS, Hook, HookAct, HookAnswer, distinct
 from foliot.engine.hooks.chain import HookChain, HookFailed, asked
 from foliot.engine.hooks.declared import HOOKS, DeclaredHook, HttpTarget
@@ -188,6 +190,11 @@ async def _fail(why: str, act: HookAct) -> HookAnswer:
 async def _close(hook: Hook) -> None:
     try:
         async with asyncio.timeout(CLOSE_SECONDS):
-            await hook.close()
+            if inspect.iscoroutinefunction(hook.close):
+                await hook.close()
+            else:  # somebody's own, which may wait for what it lets go of
+                let_go = await on_thread(hook.close)
+                if inspect.isawaitable(let_go):
+                    await let_go
     except Exception as error:
         log.warning("hook %s could not be closed: %r", hook.name, error)

@@ -41,6 +41,7 @@ Due: TypeAlias = tuple[HookPoint, Sequence[str]]
 """A point, and the names of acts that its hooks have to be asked about."""
 # A decision that cannot be recorded is asked for again; more often than this, something is wrong with Foliot.
 MOST_ASKED: Final = 5
+UNASKED: Final = "the run ended before it was asked"
 
 
 class RunHooks:
@@ -65,13 +66,28 @@ class RunHooks:
             case _:
                 return None
 
+    def unasked(self, state: State) -> list[HookDecided]:
+        """Returns refusals of what was said to a run that is to end before its hooks were asked about it.
+
+        Nobody is asked now: a stop waits for no hook. Whoever goes on after the run must not send to a model what no
+        hook has seen.
+        """
+        names = self.chain.names("before_message")
+        if not names or state.spent.steps or state.asks or PROGRAM in state.spec.extra:
+            return []
+        failed = dict.fromkeys(names, UNASKED)
+        return [
+            HookDecided("before_message", name, then="refuse", hooks=names, message=UNASKED, failed=failed)
+            for name in _first_messages(state)
+            if not was_asked(state, "before_message", name)
+        ]
+
     def _before_question(self, state: State, action: AskModel | Compact) -> Due | None:
         said = [f"input:{given.input_id}" for given in inputs_due(state)]
         if not state.spent.steps and not state.asks and state.created is not None:
             if (run := self._fresh(state, "before_run", ["run"])) is not None:
                 return run
-            first = (f"message:{n}" for n, each in enumerate(state.created.input) if each.role == "user")
-            said = [*first, *said]
+            said = [*_first_messages(state), *said]
         if (messages := self._fresh(state, "before_message", said)) is not None:
             return messages
         point: HookPoint = "before_model" if isinstance(action, AskModel) else "before_compaction"
@@ -172,6 +188,12 @@ class RunHooks:
         await self.chain.decide(
             act_of(state, "after_run", step=steps, text=text, error=error, usage=usage, seconds=took)
         )
+
+
+def _first_messages(state: State) -> list[str]:
+    """The names of what people said to a run when it began."""
+    said = () if state.created is None else state.created.input
+    return [f"message:{number}" for number, each in enumerate(said) if each.role == "user"]
 
 
 # --- acts ------------------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ class SharedCircuits:
         self.failures = failures
         self.seconds = seconds
         self.known: dict[str, Trouble] = {}
-        self._read_at = float("-inf")
+        self.read_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
         self._loose: set[asyncio.Task[None]] = set()
 
@@ -80,12 +80,12 @@ class SharedCircuits:
 
     @property
     def fresh(self) -> bool:
-        return 0 <= self.clock() - self._read_at < STALE_AFTER
+        return 0 <= self.clock() - self.read_at < STALE_AFTER
 
     @property
     def read_just_now(self) -> bool:
         """Whether another look would only keep the store busy: a tool in trouble may be called very often."""
-        return 0 <= self.clock() - self._read_at < LOOK_AGAIN_AFTER
+        return 0 <= self.clock() - self.read_at < LOOK_AGAIN_AFTER
 
     async def refresh(self) -> None:
         """Read what others found out, once for all who ask at the same time. Never raises."""
@@ -99,7 +99,7 @@ class SharedCircuits:
             self.known = await self.limits.troubles()
         except FoliotError as error:
             log.warning("what other processes know of tools cannot be read: %s", error)
-        self._read_at = now
+        self.read_at = now
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -123,8 +123,8 @@ class SharedCircuit:
 
     @property
     def calm(self) -> bool:
-        pool = self._pool
-        return pool.fresh and self._key not in pool.known
+        pool = self._pool  # as `fresh` says it, without a call: this is asked twice for every call of a tool
+        return self._key not in pool.known and 0 <= pool.clock() - pool.read_at < STALE_AFTER
 
     async def enter(self) -> bool:
         pool = self._pool

@@ -26,12 +26,14 @@ from foliot.common.text import one_line
 from foliot.common.threads import unhurried
 from foliot.engine.workspaces.trees import (
     EMPTY,
+    NOT_STORED,
     PIECE,
     TreeEntry,
-    decode_folder,
-    encode_folder,
     encode_pieces,
+    entries_of,
+    fetching,
     newest,
+    put_folder,
 )
 from foliot.errors import InvalidInput, NotFound
 from foliot.kernel.messages import Text
@@ -236,22 +238,26 @@ async def left_by(journal: Journal, run_id: str) -> WorkspaceSnapshot | None:
 
 
 async def with_assets(
-    journal: Journal, snapshot: WorkspaceSnapshot | None, assets: Iterable[Asset]
+    journal: Journal,
+    snapshot: WorkspaceSnapshot | None,
+    assets: Iterable[Asset],
+    known: Mapping[str, bytes] = NOT_STORED,
 ) -> tuple[WorkspaceSnapshot | None, dict[str, bytes]]:
     """Returns a snapshot with these assets in it, and what of its content is new and names other content.
 
-    Only the two folders that change are read, however much else there is. Raises `NotFound` when content of the
-    snapshot or of an asset is gone.
+    Only the two folders that change are read, however much else there is. `known` is content that is not stored yet.
+    Raises `NotFound` when content of the snapshot or of an asset is gone.
     """
     wanted = {file_name(each): each for each in assets}
     if not wanted:
         return snapshot, {}
     content: dict[str, bytes] = {}
-    root = await _entries(journal, EMPTY if snapshot is None else snapshot.digest)
+    fetch = fetching(journal, known)
+    root = await entries_of(fetch, EMPTY if snapshot is None else snapshot.digest)
     there = root.get(FOLDER)
     # Something else that an agent called `assets` is in the way; what people sent is not to be lost for that.
     kept = there is not None and there.kind == "folder"
-    below = await _entries(journal, there.content) if there is not None and kept else {}
+    below = await entries_of(fetch, there.content) if there is not None and kept else {}
     before = [*below.values(), *([] if there is None or kept else [there])]
     for name, asset in wanted.items():
         data = await journal.get_blob(asset.digest)
@@ -259,20 +265,9 @@ async def with_assets(
             content[asset.digest] = data
         below[name] = TreeEntry(name, "file", 0o644, asset.size, asset.digest)
     mode = there.mode if there is not None and kept else 0o755
-    root[FOLDER] = TreeEntry(FOLDER, "folder", mode, 0, _folder(below, content))
-    digest = _folder(root, content)
+    root[FOLDER] = TreeEntry(FOLDER, "folder", mode, 0, put_folder(below, content))
+    digest = put_folder(root, content)
     number, files, size = (0, 0, 0) if snapshot is None else (snapshot.number, snapshot.files, snapshot.size)
     files += len(below) - len(before) + (not kept)
     size += sum(entry.size for entry in below.values()) - sum(entry.size for entry in before)
-    return WorkspaceSnapshot(digest, number + 1, files, size), content
-
-
-async def _entries(journal: Journal, digest: str) -> dict[str, TreeEntry]:
-    data = b"" if digest == EMPTY else await journal.get_blob(digest)
-    return {entry.name: entry for entry in decode_folder(data)} if data else {}
-
-
-def _folder(entries: Mapping[str, TreeEntry], content: dict[str, bytes]) -> str:
-    data = encode_folder([entries[name] for name in sorted(entries)])
-    content[digest_of(data)] = data
-    return digest_of(data)
+    return WorkspaceSnapshot(digest, number + 1, files, size, None if snapshot is None else snapshot.data), content

@@ -88,6 +88,15 @@ class KnownFolder:
         self.digest = ""
 
 
+def counted(folder: KnownFolder) -> tuple[int, int]:
+    """Returns how many names there are below a folder that was seen, and how many bytes."""
+    files, size = len(folder.entries), sum(entry.size for entry in folder.entries)
+    for _, below in folder.folders.values():
+        more = counted(below)
+        files, size = files + more[0], size + more[1]
+    return files, size
+
+
 class Seen(NamedTuple):
     """The outcome of a look: the tree, how much there is, and what is not part of it."""
 

@@ -151,6 +151,7 @@ def decode_pieces(data: bytes) -> tuple[str, ...]:
         raise InvalidInput(f"a snapshot of a workspace cannot be read: {error}") from None
 
 
+NOT_STORED: Final[Mapping[str, bytes]] = {}
 Fetch: TypeAlias = Callable[[str], Awaitable[bytes]]
 
 
@@ -205,14 +206,40 @@ class WorkspaceTree:
         return found
 
 
-async def content_of(journal: Journal, snapshot: WorkspaceSnapshot) -> dict[str, bytes]:
-    """The content of a snapshot that names other content: folders, and the lists of large files' pieces."""
-    tree = await WorkspaceTree.load(journal.get_blob, snapshot.digest)
+def fetching(journal: Journal, known: Mapping[str, bytes]) -> Fetch:
+    """Reads content that is `known` and not stored yet from there, and all else from the journal."""
+
+    async def fetch(digest: str) -> bytes:
+        return known[digest] if digest in known else await journal.get_blob(digest)
+
+    return fetch
+
+
+async def content_of(
+    journal: Journal, snapshot: WorkspaceSnapshot, known: Mapping[str, bytes] = NOT_STORED
+) -> dict[str, bytes]:
+    """The content of a snapshot that names other content: folders, and the lists of large files' pieces.
+
+    `known` is content of it that is not stored yet.
+    """
+    tree = await WorkspaceTree.load(fetching(journal, known), snapshot.digest)
     found = dict(tree.blobs)
     for _, entry in tree.walk():
         if entry.kind == "file" and entry.size > PIECE and entry.content not in found:
             found[entry.content] = await journal.get_blob(entry.content)
     return found
+
+
+async def entries_of(fetch: Fetch, digest: str) -> dict[str, TreeEntry]:
+    """Reads one folder: its entries by name, as it is stored. Raises what `fetch` raises, and `InvalidInput`."""
+    return {entry.name: entry for entry in (() if digest == EMPTY else decode_folder(await fetch(digest)))}
+
+
+def put_folder(entries: Mapping[str, TreeEntry], content: dict[str, bytes]) -> str:
+    """Puts a folder of these entries into `content`; its digest."""
+    data = encode_folder([entries[name] for name in sorted(entries)])
+    content[digest_of(data)] = data
+    return digest_of(data)
 
 
 def differences(before: WorkspaceTree, after: WorkspaceTree) -> list[FileChange]:

@@ -3,6 +3,8 @@
     ROOT/NAMESPACE/RUN/files    what calls of the run see as their workspace
     ROOT/NAMESPACE/RUN/lock     held while a call of the run works on it, in whatever process
 
+`data/` of it is the folder of the user that the run acts for, as the run has it; see folders.py.
+
 A folder is held for calls, each from `folder` to `changed`, and for residents: programs that go on between calls. It is
 restored only while no call is at work on it, and residents are ended first. Files that were recorded beside them under
 the same claim, by a program that a call ran for example, are brought in path by path: nothing is ended for that.
@@ -32,12 +34,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, 
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from foliot.common.threads import on_thread
+from foliot.engine.workspaces.folders import FOLDER as DATA
+from foliot.engine.workspaces.folders import UserFolders, key_of
 from foliot.engine.workspaces.restore import FetchMany, merge, remove, restore
-from foliot.engine.workspaces.scan import FOLDER, Bounds, KnownFolder, OverBounds, Seen, Store, look, opened
+from foliot.engine.workspaces.scan import FOLDER, Bounds, KnownFolder, OverBounds, Seen, Store, counted, look, opened
 from foliot.engine.workspaces.trees import EMPTY, WorkspaceTree, newest
 from foliot.errors import FoliotError, InvalidInput
-from foliot.kernel.run.events import WorkspaceSnapshot
+from foliot.kernel.run.events import FolderFiles, WorkspaceSnapshot
 from foliot.kernel.run.spec import decode_spec
 from foliot.sandbox.base import WorkspaceAccess
 from foliot.store.journal.base import Journal
@@ -152,14 +158,19 @@ class RunWorkspaces:
         shared: Path | None = None,
         namespace: str = "default",
         sources: Sequence[str] = (),
+        folders: UserFolders | None = None,
     ) -> None:
-        """`sources` are the folders that runs may begin with a copy of, besides those that the operator declares."""
+        """`sources` are the folders that runs may begin with a copy of, besides those that the operator declares.
+
+        `folders` are those of agents and users; without them `data/` of a run is as all else.
+        """
         self._journal = journal
         self._given_root = root
         self._temporary: str | None = None
         self._shared = shared
         self._namespace = namespace
         self._sources = sources
+        self._folders = folders
         self._known: OrderedDict[str, _RunFolder] = OrderedDict()
         self._under_way: set[asyncio.Future[Any]] = set()
 
@@ -170,6 +181,14 @@ class RunWorkspaces:
             return "read_write" if self._shared_by(owner, {}) is not None else "none"
         declared: WorkspaceAccess = base.rules.get("access", "read_write")
         return declared
+
+    def keeps_data(self, namespace: str, agent: str, rules: Mapping[str, Any]) -> bool:
+        """Whether what runs of an agent leave in `data/` is kept for their user; see `WorkspaceFolders`."""
+        if self._folders is None or rules.get("access", "read_write") != "read_write":
+            return False
+        mode = rules.get("mode", "")
+        is_shared = mode == "shared" or (mode != "run" and self._shared is not None and namespace == self._namespace)
+        return not is_shared and key_of(namespace, agent, "", rules) is not None
 
     async def folder(self, owner: FenceOwner, *, writes: bool = True) -> Path | None:
         """The folder that calls of this run work on, ready; see `WorkspaceFolders`."""
@@ -190,7 +209,7 @@ class RunWorkspaces:
         try:
             async with held.turn:
                 try:
-                    await self._whole(self._make_ready(held, owner.run_id, base, files))
+                    await self._whole(self._make_ready(held, owner, base, files))
                     if writes:
                         held.uses[key] = use = _Use(asyncio.current_task(), files, time.time_ns())
                         if use.task is not None:
@@ -342,14 +361,18 @@ class RunWorkspaces:
 
     # --- before a call -------------------------------------------------------------------------------------------
 
-    async def _make_ready(self, held: _RunFolder, run_id: str, base: _Base, files: CallFiles | None) -> None:
+    async def _make_ready(self, held: _RunFolder, owner: FenceOwner, base: _Base, files: CallFiles | None) -> None:
+        run_id = owner.run_id
         await self._end_of_stopped(held, base.epoch)
         held.bounds = Bounds(base.rules.get("quota", QUOTA), base.rules.get("max_files", MOST_FILES))
         # A snapshot of this claim that is newer than what the driver knew when it started the call is on its way into
         # the journal. One of an earlier claim never arrived.
         same_claim = held.epoch == base.epoch
         newer = same_claim and _number(held.head) > _number(base.at)
-        wanted = held.head if newer else base.at
+        wanted = held.head if newer or (same_claim and _is_same(held.head, base.at)) else base.at
+        source = base.rules.get("source", "")
+        if not (wanted is None and source):
+            wanted = await self._with_folder(held, owner, base, wanted, files)
         behind = _digest(wanted) != _digest(held.head)
         # Half done, or not by somebody else's leave: it is undone, but for when others are at work who would lose too.
         stays = held.sure or bool(held.uses) or held.is_firm
@@ -367,11 +390,33 @@ class RunWorkspaces:
             )
         await self._end_residents(held)
         held.epoch, held.head, held.sure, held.half_done = base.epoch, wanted, False, False
-        source = base.rules.get("source", "")
         if wanted is None and source:
-            await self._seed(held, run_id, source, bool(base.rules.get("trusted")), files)
+            await self._seed(held, owner, base, source, files)
         else:
             await self._restore(held, run_id, wanted)
+
+    async def _with_folder(
+        self,
+        held: _RunFolder,
+        owner: FenceOwner,
+        base: _Base,
+        at: WorkspaceSnapshot | None,
+        files: CallFiles | None,
+    ) -> WorkspaceSnapshot | None:
+        """Returns the files of a run with the folder of its user, which it comes to now if it has not done so."""
+        caller = owner.caller
+        key = key_of(caller.namespace, caller.agent, caller.user, base.rules)
+        if self._folders is None or key is None:
+            return at
+        if at is not None and at.data is not None and at.data.owner == key.owner:
+            return at
+        try:
+            begun = await self._folders.begin(key, owner.run_id, at)
+        except FoliotError as error:
+            raise _not_restored(owner.run_id, error) from error
+        if files is not None and begun.number != _number(at):
+            files.keep(begun, lambda: _forget(held, begun, at))
+        return begun
 
     async def _end_of_stopped(self, held: _RunFolder, epoch: int) -> None:
         """Wait for calls that were told to stop, or are of an earlier claim. Folders of those that stay are left."""
@@ -447,16 +492,19 @@ class RunWorkspaces:
             raise WorkspaceLost(f"the workspace of run {run_id} changes while it is restored")
         held.tree, held.head, held.sure, held.doubted = seen.root, snapshot, True, None
 
-    async def _seed(self, held: _RunFolder, run_id: str, source: str, trusted: bool, files: CallFiles | None) -> None:
+    async def _seed(
+        self, held: _RunFolder, owner: FenceOwner, base: _Base, source: str, files: CallFiles | None
+    ) -> None:
         """Begin with a copy of a folder, which is in the journal before the first call that sees it has a result."""
-        held.sure = False
+        run_id, held.sure = owner.run_id, False
         try:
-            granted = None if trusted else self._sources
+            granted = None if base.rules.get("trusted") else self._sources
             copied = await on_thread(_look_at_source, source, granted, held.bounds, self._storing(run_id))
         except (OverBounds, OSError) as error:
             why = error.message if isinstance(error, OverBounds) else (error.strerror or type(error).__name__)
             raise WorkspaceLost(f"spec.workspace.source: {source} cannot be copied: {why}") from None
-        snapshot = WorkspaceSnapshot(copied.digest, 1, copied.files, copied.size)
+        copy = WorkspaceSnapshot(copied.digest, 1, copied.files, copied.size)
+        snapshot = await self._with_folder(held, owner, base, copy, None) or copy
         await self._restore(held, run_id, snapshot)
         if files is not None:
             files.keep(snapshot, lambda: _forget(held, snapshot, None))
@@ -506,7 +554,8 @@ class RunWorkspaces:
         before = held.head
         if seen.digest == _digest(before):
             return
-        held.head = snapshot = WorkspaceSnapshot(seen.digest, _number(before) + 1, seen.files, seen.size)
+        data = None if before is None or before.data is None else _data_in(seen.root, before.data)
+        held.head = snapshot = WorkspaceSnapshot(seen.digest, _number(before) + 1, seen.files, seen.size, data)
         if files is not None:
             files.keep(snapshot, lambda: _forget(held, snapshot, before))
 
@@ -557,6 +606,24 @@ def _number(snapshot: WorkspaceSnapshot | None) -> int:
 
 def _digest(snapshot: WorkspaceSnapshot | None) -> str:
     return EMPTY if snapshot is None else snapshot.digest
+
+
+def _is_same(known: WorkspaceSnapshot | None, at: WorkspaceSnapshot | None) -> bool:
+    """Whether these are the same files, of which more may be known here: that the run has come to a folder."""
+    return known is not None and (known.digest, known.number) == (_digest(at), _number(at))
+
+
+def _data_in(root: KnownFolder, data: FolderFiles) -> FolderFiles:
+    """Returns the folder of a user as it was seen. Something else in its place leaves it as it was."""
+    found = next((entry for entry in root.entries if entry.name == DATA), None)
+    if found is not None and found.kind != "folder":
+        return data
+    if found is None:
+        return replace(data, now=EMPTY, files=0, size=0)
+    if found.content == data.now:
+        return data
+    files, size = counted(root.folders[DATA][1])
+    return replace(data, now=found.content, files=files, size=size)
 
 
 def _forget(held: _RunFolder, snapshot: WorkspaceSnapshot, before: WorkspaceSnapshot | None) -> None:

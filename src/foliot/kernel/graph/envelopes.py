@@ -9,6 +9,7 @@ the third `.3`, in the order in which they are sent; no name can contain the dot
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ def safe_name(name: str) -> str:
     return name.lower().translate(_UNSAFE)
 
 
+@lru_cache(1024)  # the same agents, in every task of a system
 def id_key(sender: str, to: str) -> str:
     return f"{safe_name(sender)}/{safe_name(to)}"
 

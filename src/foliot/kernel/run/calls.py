@@ -14,7 +14,7 @@ from foliot.kernel.run.actions import CallIntent
 from foliot.kernel.run.contract import examine, settle_twins, signature_of
 from foliot.kernel.run.events import ToolFinished, ToolUnknown, Unsettled
 from foliot.kernel.run.past import CallIds
-from foliot.kernel.run.state import Call, FinalAnswer, State
+from foliot.kernel.run.state import Call, FinalAnswer, State, with_name
 from foliot.kernel.tokens import estimate_message, image_rule
 
 # A model that makes one of these mistakes is told, a bounded number of times.
@@ -57,8 +57,10 @@ def named_calls(message: Message, step: int, taken: CallIds) -> Iterator[tuple[i
 
 def _opened(state: State, written: ToolCall, *, cut: bool) -> Call:
     offered = state.step_change is None or state.offers(written.name)
-    call = Call(written, state.rules.get(written.name) if offered else None)
-    state.called.add(written.name)
+    rule = state.rules.get(written.name) if offered else None
+    call = Call(written.id, written.name, written.arguments, rule)
+    if written.name not in state.called:
+        state.called = with_name(state.called, written.name)
     if state.final:
         call.verdict = feedback.not_run(call.id, call.name, "budget", started=False)
         return call
@@ -120,7 +122,7 @@ def blocked_calls(state: State) -> frozenset[str]:
     return frozenset(blocked)
 
 
-def _signature(state: State, name: str, arguments: str) -> tuple[str, bytes]:
+def _signature(state: State, name: str, arguments: str) -> bytes:
     return signature_of(state, name, parse_object(arguments)[0] or {})
 
 
@@ -214,7 +216,7 @@ def remember_unsettled(state: State, told: Iterable[Unsettled]) -> None:
 
 
 def _remember(
-    state: State, unsettled: dict[tuple[str, bytes], Unsettled], name: str, arguments: str, key: str, reason: str
+    state: State, unsettled: dict[bytes, Unsettled], name: str, arguments: str, key: str, reason: str
 ) -> None:
     text = canonical(parse_object(arguments)[0] or {})
     unsettled[_signature(state, name, arguments)] = Unsettled(name, text.decode(), key, reason)
@@ -236,7 +238,8 @@ def close_call(state: State, call: Call, event: ToolFinished) -> None:
     if event.usage is not None:
         _pay(state, event.usage, event.runs)
     if result.error is None:
-        state.tools_done.add(call.name)
+        if call.name not in state.tools_done:
+            state.tools_done = with_name(state.tools_done, call.name)
     else:
         call.bad = call.bad or result.error.kind in MISTAKES
         if result.error.kind == "denied" and _ends_run(state, result.error.code):
@@ -277,7 +280,7 @@ def _pay(state: State, usage: Usage, runs: dict[str, Usage]) -> None:
         state.spent.add(usage)
     for run_id, part in runs.items():
         if run_id not in state.paid:
-            state.paid.add(run_id)
+            state.paid |= {run_id}
             state.spent.add(part)
 
 

@@ -78,6 +78,8 @@ def settled(value: S) -> S:
     changed: dict[str, Any] = {}
     for name, default in _defaults(type(value)):
         given = getattr(value, name)
+        if given is default:
+            continue
         kept = _settled(given)
         kinds: set[type[Any]] = {type(kept), type(default)}
         if kept == default and (len(kinds) == 1 or kinds == _NUMBERS):

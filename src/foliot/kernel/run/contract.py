@@ -37,12 +37,16 @@ def examine(state: State, call: Call, arguments: dict[str, Any]) -> None:
             return
 
 
-def signature_of(state: State, name: str, arguments: dict[str, Any]) -> tuple[str, bytes]:
-    """Returns the key that is equal for two calls that count as the same."""
+def signature_of(state: State, name: str, arguments: dict[str, Any]) -> bytes:
+    """Returns the key that is equal for two calls that count as the same: the tool, and what its arguments mean to it.
+
+    One is kept for each call of a run, and its digest is how calls in doubt are known to other runs.
+    """
+    tool = name.encode("utf-8", "replace") + b"\0"
     if state.created is None or not state.created.equality:
-        return name, canonical(arguments)
+        return tool + canonical(arguments)
     rule = state.rules.get(name)
-    return name, sameness(arguments, None if rule is None else rule.spec.schema)
+    return tool + sameness(arguments, None if rule is None else rule.spec.schema)
 
 
 def settle_twins(state: State, call: Call, event: ToolFinished) -> None:
@@ -109,7 +113,7 @@ def fold_violation(state: State, event: ContractViolated) -> None:
         state.end("contract_violation", "agent_contract_violation", event.message)
     call = None if event.call_id is None else state.call(event.call_id)
     if call is None:
-        state.waived.add(event.rule)
+        state.waived = state.waived.union((event.rule,))
         return
     call.violation = None
     if event.rule == "duplicate_call":

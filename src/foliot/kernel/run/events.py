@@ -20,8 +20,9 @@ from foliot.kernel.messages import Media, Message, ModelResponse, Number, ToolRe
 from foliot.kernel.run.budget import LimitName
 
 # "model_limit": its turn at a model that may only be asked so often. "model_retry": the next try of one that failed.
+# "collecting": more may be said that is answered together with what was.
 WaitReason: TypeAlias = Literal[
-    "approval", "unknown_effect", "model_retry", "model_limit", "input", "capacity", "budget"
+    "approval", "unknown_effect", "model_retry", "model_limit", "collecting", "input", "capacity", "budget"
 ]
 # "budget": the next window of a budget, or whoever raises its limit.
 WaitOwner: TypeAlias = Literal["person", "timer", "input", "capacity", "budget"]
@@ -98,18 +99,35 @@ class Fork(Struct, frozen=True, omit_defaults=True):
     seq: int
 
 
+class FolderFiles(Struct, frozen=True, gc=False, omit_defaults=True):
+    """The folder of an agent and a user as a run has it in `data/`, by digests of its tree.
+
+    `owner` names the folder without saying whose it is, and `life` tells it from one that was deleted before; blank
+    when there was none yet. `begun` is what the run began with, `now` what is in `data/` at the moment of a snapshot,
+    of which `files` and `size` count as in `WorkspaceSnapshot`.
+    """
+
+    owner: str
+    begun: str
+    now: str
+    life: str = ""
+    files: int = 0
+    size: int = 0
+
+
 class WorkspaceSnapshot(Struct, frozen=True, gc=False, omit_defaults=True):
     """The files of a run at one moment: `digest` is that of its root folder, in the content of the journal.
 
     `number` grows with every snapshot of a run. Calls that run side by side may be recorded in another order than
     their snapshots were taken in, so the highest number is the newest. `files` counts folders and links too; `size` is
-    in bytes.
+    in bytes. `data` is the folder of its user in it; None before the run has come to it.
     """
 
     digest: str
     number: int
     files: int = 0
     size: int = 0
+    data: FolderFiles | None = None
 
 
 class RunCreated(Fact, frozen=True, tag="run.created"):
@@ -468,7 +486,8 @@ class InputReceived(Fact, frozen=True, tag="input.received"):
     """Someone said something to a live run; it enters the transcript at the next boundary that its mode allows.
 
     `arrival` is its number among all that was said to the run, in the order in which it was stored; 0 if unnumbered.
-    `ordered_by` are the others whose order it is, as in `Identity`.
+    `ordered_by` are the others whose order it is, as in `Identity`. One that is collected also says when it was said
+    and after how many seconds of silence it is answered; in journals of earlier versions it is answered at once.
     """
 
     input_id: str
@@ -477,6 +496,8 @@ class InputReceived(Fact, frozen=True, tag="input.received"):
     by: str = ""
     arrival: int = 0
     ordered_by: tuple[str, ...] = ()
+    said_at: Number = 0.0
+    debounce: Number = 0.0
 
 
 class MemoryWritten(Fact, frozen=True, tag="memory.written"):
@@ -567,6 +588,21 @@ class HookDecided(Fact, frozen=True, tag="hook.decided"):
     failed: dict[str, str] = {}
 
 
+class FolderKept(Fact, frozen=True, tag="folder.kept"):
+    """The folder of the user has what the run changed in `data/`, in the same transaction; or `refused` says why not.
+
+    `now` is the digest of `data/` that was brought in, `tree` that of the folder since then: another one when others
+    have changed it meanwhile. `conflicts` are the paths that both had changed, each with the path under which the
+    version of this run is kept; the same path where one side had deleted it. `life` is that of the folder since then.
+    """
+
+    now: str
+    tree: str = ""
+    conflicts: dict[str, str] = {}
+    refused: str = ""
+    life: str = ""
+
+
 class ContractViolated(Fact, frozen=True, tag="contract.violated"):
     """`observed`: the contract only watches, and the run goes on."""
 
@@ -612,5 +648,6 @@ Event: TypeAlias = (
     | BudgetExceeded
     | ContractViolated
     | HookDecided
+    | FolderKept
 )
 Terminal: TypeAlias = RunSucceeded | RunFailed | RunCancelled | RunDeadLettered

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from foliot.kernel.arguments import parse_object
 from foliot.kernel.graph.retry import is_busy
+from foliot.kernel.inbox import end_of_silence
 from foliot.kernel.messages import Media, Message, Text, ToolResult, Usage
 from foliot.kernel.run import events as e
 from foliot.kernel.run import feedback
@@ -44,7 +45,7 @@ def _created(state: State, event: e.RunCreated) -> None:
         state.call_ids = past.call_ids  # its calls were made, their ids are taken
         if event.fork is not None:
             parts = [part for message in past.messages for part in message.parts]
-            state.tools_done.update(part.name for part in parts if isinstance(part, ToolResult) and part.error is None)
+            state.tools_done |= {part.name for part in parts if isinstance(part, ToolResult) and part.error is None}
     state.summarised, state.base = event.summarised, event.base
     state.compact_asked = event.compacts
     if event.sized:
@@ -91,7 +92,7 @@ def _resumed(state: State, event: e.RunResumed) -> None:
     assert state.waiting is not None
     if state.waiting.reason == "model_limit":
         state.delayed = None
-    if state.waiting.owner == "timer" and state.waiting.reason != "model_limit":
+    if state.waiting.reason == "model_retry":
         state.retry_at = None
     else:
         state.waited += state.now - state.waiting_since
@@ -194,6 +195,18 @@ def inputs_due(state: State) -> list[e.InputReceived]:
         return steering
     ordered = sorted(state.inputs, key=_arrival)
     return [given for given in ordered if given.mode == "collect"] if ordered[0].mode == "collect" else ordered[:1]
+
+
+def collected_until(state: State) -> float | None:
+    """Returns until when more may be said that is answered with what was collected; None unless that is waited for.
+
+    Nothing else waits for this silence: what is of another mode ends it, and so does a time limit that would.
+    """
+    if state.answer is None or not state.inputs or any(given.mode != "collect" for given in state.inputs):
+        return None
+    first, last = min(state.inputs, key=_arrival), max(state.inputs, key=_arrival)
+    until = end_of_silence(first.said_at, last.said_at, last.debounce)
+    return until if state.deadline is None or until < state.deadline else None
 
 
 def _arrival(given: e.InputReceived) -> int:
@@ -367,7 +380,7 @@ def _keep_workspace(state: State, snapshot: e.WorkspaceSnapshot) -> None:
 
 def _tool_held(state: State, event: e.ToolHeld) -> None:
     hold_call(state, _call(state, event.call_id), event.earlier)
-    state.stood_for.add(event.earlier.key)
+    state.stood_for |= {event.earlier.key}
 
 
 def _approval_requested(state: State, event: e.ApprovalRequested) -> None:
@@ -387,7 +400,7 @@ def _approval_decided(state: State, event: e.ApprovalDecided) -> None:
     if event.decision == "edit" and event.arguments is not None:
         call.arguments = event.arguments
         call.edited = True
-        state.told_by.update(event.by.split(", "))
+        state.told_by |= {*event.by.split(", ")}
         state.hooked.pop(f"before_tool/{call.id}", None)  # hooks have decided about other arguments
         release_twins(state, call)
         if state.unsettled:
@@ -409,11 +422,11 @@ def _question_answered(state: State, event: e.QuestionAnswered) -> None:
         # Whoever would hear the answer of the model is gone: it is not asked.
         state.end("client_left", "client_left", f"the client that was to call {call.name} never sent its result")
     if not event.late:
-        state.told_by.add(event.by)
+        state.told_by |= {event.by}
 
 
 def _unknown_decided(state: State, event: e.UnknownDecided) -> None:
-    state.told_by.add(event.by)
+    state.told_by |= {event.by}
     call = _call(state, event.call_id)
     call.phase = "requested"
     call.doubt, call.cleared = "", event.decision == "run"
@@ -426,8 +439,10 @@ def _unknown_decided(state: State, event: e.UnknownDecided) -> None:
 
 
 def _input_received(state: State, event: e.InputReceived) -> None:
+    if event.said_at > state.now:  # the clock of whoever said it is ahead
+        event = replace(event, said_at=state.now)
     state.inputs.append(event)
-    state.told_by.update((event.by, *event.ordered_by))
+    state.told_by |= {event.by, *event.ordered_by}
     state.interrupted = state.interrupted or event.mode == "interrupt"
 
 
@@ -463,7 +478,7 @@ def _not_compacted(state: State, event: e.SessionNotCompacted) -> None:
 
 def _compaction_requested(state: State, event: e.CompactionRequested) -> None:
     state.compact_asked = True
-    state.told_by.add(event.by)
+    state.told_by |= {event.by}
 
 
 def _budget_exceeded(state: State, event: e.BudgetExceeded) -> None:
@@ -477,6 +492,14 @@ def _budget_exceeded(state: State, event: e.BudgetExceeded) -> None:
         return
     state.final = True
     state.notes.append(feedback.user_message(event.feedback))
+
+
+def _folder_kept(state: State, event: e.FolderKept) -> None:
+    if event.refused:
+        state.folder_refused = event.now  # another try would come out the same, until the run changes something again
+    else:
+        state.folder_kept = event.now
+        state.folder_life = event.life
 
 
 def _nothing(state: State, event: e.Event) -> None:
@@ -524,4 +547,5 @@ FOLDS: Final[Mapping[type[e.Fact], Callable[[State, Any], None]]] = {
     e.BudgetExceeded: _budget_exceeded,
     e.ContractViolated: fold_violation,
     e.HookDecided: fold_decision,
+    e.FolderKept: _folder_kept,
 }

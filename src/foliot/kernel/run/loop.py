@@ -40,7 +40,7 @@ from foliot.kernel.run.events import (
     ToolFinished,
     WaitReason,
 )
-from foliot.kernel.run.folds import FOLDS, inputs_due, turns_apart
+from foliot.kernel.run.folds import FOLDS, collected_until, inputs_due, turns_apart
 from foliot.kernel.run.hooks import question_of
 from foliot.kernel.run.past import Past
 from foliot.kernel.run.rules import GUARDS, LEGAL, refusal
@@ -179,6 +179,7 @@ def _act(state: State) -> Action:
     ready: list[Call] = []
     held: list[Call] = []
     running: list[str] = []
+    stands = False  # whether one that is ready stands for an earlier call
     for call in state.calls:
         phase = call.phase
         if phase == "done":
@@ -195,7 +196,8 @@ def _act(state: State) -> Action:
             held.append(call)
         elif call.twin is None:
             ready.append(call)
-    if (held or any(call.earlier for call in ready)) and (blocked := blocked_calls(state)):
+            stands = stands or call.earlier is not None
+    if (held or stands) and (blocked := blocked_calls(state)):
         ready = [call for call in ready if call.id not in blocked]
     if held:
         if expired := _expired(state, held):
@@ -209,6 +211,8 @@ def _act(state: State) -> Action:
         start = ready[:room]
         if (refused := _refuse_calls(state, start)) is not None:
             return refused
+        if len(start) == 1:
+            return CallTools((intent(state, start[0]),), (), state.deadline)
         return CallTools(tuple([intent(state, call) for call in start]), (), state.deadline)
     if running:
         return Await(calls=tuple(running), deadline=state.deadline, stop=is_interrupted(state))
@@ -327,6 +331,9 @@ def _continue(state: State) -> Action:
         # A provider may name any time: nobody waits past the end of the run's own.
         until = state.retry_at if state.deadline is None else min(state.retry_at, state.deadline)
         waiting = RunWaiting("model_retry", "timer", until=until, message=message)
+        return Wait(waiting, (waiting,))
+    if state.inputs and (until := collected_until(state)) is not None and state.now < until:
+        waiting = RunWaiting("collecting", "timer", until=until, message="more may be said before it answers")
         return Wait(waiting, (waiting,))
     if (cause := compaction.due(state)) is not None:
         return _compact(state, cause)

@@ -15,6 +15,8 @@ from foliot.kernel.tokens import ImageRule, estimate_messages
 class CallIds(set[str]):
     """The ids of calls that were made. They are only ever added, so that a free id is not looked for from the first."""
 
+    __slots__ = ("_tried",)
+
     def __init__(self, ids: Iterable[str] = ()) -> None:
         super().__init__(ids)
         self._tried: dict[str, int] = {}

@@ -67,6 +67,7 @@ LEGAL: Final[Mapping[type[e.Fact], frozenset[Phase]]] = {
     e.BudgetExceeded: _HELD,
     e.ContractViolated: frozenset({"ready", "acting"}),
     e.HookDecided: _HELD,
+    e.FolderKept: _HELD,
 }
 
 # A fact about a call, and where that call must be. A result that the kernel gives itself fits any open call.

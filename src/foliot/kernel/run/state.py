@@ -7,13 +7,14 @@ and nothing but `loop.apply` changes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Literal, TypeAlias
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Struct
 
 from foliot.kernel.identity import NOBODY, Identity
-from foliot.kernel.messages import Message, ToolCall, ToolResult
+from foliot.kernel.messages import Message, ToolResult, ToolSpec
 from foliot.kernel.run.budget import Spent
 from foliot.kernel.run.events import (
     ApprovalDecided,
@@ -39,6 +40,17 @@ from foliot.kernel.run.past import CallIds, Past
 from foliot.kernel.run.spec import RunSpec, ToolRule
 from foliot.kernel.tokens import estimate_text, estimate_tools
 
+# An empty set takes a fifth of a KiB, and most runs keep most of theirs empty.
+_NONE: Final[frozenset[str]] = frozenset()
+_NO_RULES: Final[frozenset[ContractRule]] = frozenset()
+
+
+@lru_cache(maxsize=1024)
+def with_name(names: frozenset[str], name: str) -> frozenset[str]:
+    """Returns the names and one more: the very same set for all runs that call the same tools in the same order."""
+    return names | {name}
+
+
 # Phases are plain strings and not an Enum: they are compared several times for every fact, and an Enum member costs
 # 0.1 µs to name and as much to hash.
 
@@ -62,7 +74,7 @@ CallPhase: TypeAlias = Literal[
 ]
 
 
-class Call:
+class Call(Struct, gc=False, eq=False):
     """One call of the current step.
 
     `verdict` is an answer the kernel itself gives, until it is recorded. `twin` is an earlier call of the same step
@@ -70,31 +82,29 @@ class Call:
     that nobody knows; `earlier` is the same call made before, which may have acted and is what this one stands for.
     """
 
+    id: str
+    name: str
+    arguments: str
+    rule: ToolRule | None
     phase: CallPhase = "requested"
-    attempts = 0  # how often it was started
-    effects_before = 0  # `State.effects` when it was last started
-    bad = False  # the model must write it differently
-    edited = False
-    ends_run = False
+    attempts: int = 0  # how often it was started
+    effects_before: int = 0  # `State.effects` when it was last started
+    bad: bool = False  # the model must write it differently
+    edited: bool = False
+    ends_run: bool = False
     approval: ApprovalRequested | None = None
     grant: ApprovalDecided | None = None
     question: QuestionAsked | None = None
     result: ToolResult | None = None
     verdict: ToolFinished | None = None
     violation: ContractRule | None = None
-    signature: tuple[str, bytes] | None = None
+    signature: bytes | None = None
     twin: Call | None = None
     unknown: ToolUnknown | None = None
-    doubt = ""  # why an attempt of it may have acted: a reason as in `ToolUnknown`; blank once somebody has said
-    cleared = False  # a person said that it had not taken effect
-    repeats = 0  # how often it was started again because nobody knew how it had ended
+    doubt: str = ""  # why an attempt of it may have acted: a reason as in `ToolUnknown`; blank once somebody has said
+    cleared: bool = False  # a person said that it had not taken effect
+    repeats: int = 0  # how often it was started again because nobody knew how it had ended
     earlier: Unsettled | None = None
-
-    def __init__(self, call: ToolCall, rule: ToolRule | None) -> None:
-        self.id = call.id
-        self.name = call.name
-        self.arguments = call.arguments
-        self.rule = rule
 
     @property
     def effect(self) -> str:
@@ -164,6 +174,9 @@ class State:
         "ended",
         "ending",
         "final",
+        "folder_kept",
+        "folder_life",
+        "folder_refused",
         "fruitless",
         "held",
         "hooked",
@@ -218,9 +231,8 @@ class State:
     def __init__(self, spec: RunSpec, run_id: str, history: Iterable[Message] = ()) -> None:
         self.spec = spec
         self.run_id = run_id
-        # Sorted by name: the same tools make the same prompt prefix, whatever the order of their declaration.
-        self.rules: dict[str, ToolRule] = {rule.name: rule for rule in sorted(spec.tools, key=lambda rule: rule.name)}
-        self.tools = tuple(rule.spec for rule in self.rules.values())
+        known = _kept.get(id(spec))
+        self.rules, self.tools, size, _ = known[1:] if known is not None and known[0] is spec else _read(spec)
         self.transcript: list[Message] = list(history)
         self.past: Past | None = None  # until it is created: what was said before, where that is not in the transcript
         self.seq = 0
@@ -235,6 +247,9 @@ class State:
         self.worker = ""  # who took it up last
         self.worker_name = ""
         self.workspace: WorkspaceSnapshot | None = None  # the newest files of the run; None for an empty folder
+        self.folder_kept = ""  # digest of `data/` that is in the folder of its user; blank before anything was kept
+        self.folder_life = ""  # of the folder that has it
+        self.folder_refused = ""  # digest of one that could not be
         self.retried: RunRetried | None = None
         self.busy = 0  # how often in a row it was given back because the model was busy
         self.busy_since: float | None = None  # since when the model has been nothing but busy
@@ -251,7 +266,7 @@ class State:
         self.calls: list[Call] = []
         self.open_calls = 0
         self.call_ids = CallIds()
-        self.called: set[str] = set()  # tools that the model has asked for
+        self.called: frozenset[str] = _NONE  # tools that the model has asked for
         self.begun = ""  # the text of an answer that the model paused in
         self.pauses = 0  # of that answer
         self.answer: FinalAnswer | None = None
@@ -276,15 +291,16 @@ class State:
         self.base = ""  # the turn at which reading its conversation begins; blank for the first
         self.summarised = 0  # so many messages of the conversation stand in the summary at the head of the transcript
         self.cut: ModelCut | None = None  # what people saw of the last answer, if it has not come and is not asked for
-        self.paid: set[str] = set()  # delegated runs whose account is in `spent`
+        self.paid: frozenset[str] = _NONE  # delegated runs whose account is in `spent`
         self.effects = 0  # calls with a result that may have changed something
-        self.tools_done: set[str] = set()
-        self.told_by: set[str] = set()  # who has answered, steered it, or put other arguments into a call
-        self.waived: set[ContractRule] = set()
-        self.cache: dict[tuple[str, bytes], tuple[ToolResult, int]] = {}
+        self.tools_done: frozenset[str] = _NONE
+        self.told_by: frozenset[str] = _NONE  # who has answered, steered it, or put other arguments into a call
+        self.waived: frozenset[ContractRule] = _NO_RULES
+        # What calls have given, by their signatures, with the effects that were known when they began.
+        self.cache: dict[bytes, tuple[ToolResult, int]] = {}
         # Calls that may have acted, by tool and arguments: the same call is not made a second time beside them.
-        self.unsettled: dict[tuple[str, bytes], Unsettled] = {}
-        self.stood_for: set[str] = set()  # keys of calls of other runs that calls of this one were held for
+        self.unsettled: dict[bytes, Unsettled] = {}
+        self.stood_for: frozenset[str] = _NONE  # keys of calls of other runs that calls of this one were held for
         self.doubts = 0  # grows with each call that comes into doubt, for whoever keeps a list of them
         # what hooks have decided: points with acts and what became of them, and of the questions
         self.hooked: dict[str, str] = {}
@@ -295,7 +311,7 @@ class State:
         # corrected by how far that of the last request was off. Counted only when something depends on it.
         self.counts_tokens = spec.limits.max_tokens is not None or spec.compaction_rules.max_tokens > 0
         self.known_tokens = 0
-        self.new_tokens = estimate_text(spec.system) + estimate_tools(self.tools) if self.counts_tokens else 0
+        self.new_tokens = size if self.counts_tokens else 0
         self.request_tokens = self.new_tokens  # the same estimate of all of the request
         self.ratio = 1.0
 
@@ -323,6 +339,21 @@ class State:
         return Identity(str(user)) if user else NOBODY
 
     @property
+    def folder_base(self) -> str:
+        """The digest of `data/` that the run has changed since: what it brought into the folder last, or began with."""
+        snapshot, created = self.workspace, self.created
+        if self.folder_kept or snapshot is None or snapshot.data is None:
+            return self.folder_kept
+        first = None if created is None or created.workspace is None else created.workspace.data
+        return snapshot.data.begun if first is None else first.now
+
+    @property
+    def folder_due(self) -> bool:
+        """Whether the run has changed `data/` in a way that is not in the folder of its user yet."""
+        data = None if self.workspace is None else self.workspace.data
+        return data is not None and data.now not in (self.folder_base, self.folder_refused)
+
+    @property
     def step(self) -> int:
         """The number of the step that is under way, or next."""
         return self.spent.steps if self.calls else self.spent.steps + 1
@@ -331,7 +362,7 @@ class State:
     def deadline(self) -> float | None:
         """The end of this attempt's time limit.
 
-        Waiting for a person, an input, capacity, a budget or its turn at a model does not use it up.
+        Waiting for a person, an input, capacity, a budget, its turn at a model or more to be said does not use it up.
         """
         if self.started_at is None or (limit := self.spec.limits.max_seconds) is None:
             return None
@@ -367,6 +398,32 @@ class State:
     def settled_messages(self) -> tuple[Message, ...]:
         """The transcript up to the last boundary: no call in it is without its result. What a fork starts from."""
         return tuple(self.transcript[:-1] if self.calls else self.transcript)
+
+
+# What is the same for all runs of a spec: its rules by name, the tools as models see them, the size of its prompt, and
+# the names of its tools.
+# Thousands of runs have the same spec, so the last ones are kept, by identity.
+_MOST_KEPT: Final = 256
+_SpecParts: TypeAlias = tuple[Mapping[str, ToolRule], tuple[ToolSpec, ...], int, frozenset[str]]
+_kept: dict[int, tuple[RunSpec, Mapping[str, ToolRule], tuple[ToolSpec, ...], int, frozenset[str]]] = {}
+
+
+def tool_names(spec: RunSpec) -> frozenset[str]:
+    """The names of the tools of a spec: one set for all of its runs."""
+    known = _kept.get(id(spec))
+    return (known[1:] if known is not None and known[0] is spec else _read(spec))[3]
+
+
+def _read(spec: RunSpec) -> _SpecParts:
+    # Sorted by name: the same tools make the same prompt prefix, whatever the order of their declaration.
+    rules = {rule.name: rule for rule in sorted(spec.tools, key=lambda rule: rule.name)}
+    tools = tuple(rule.spec for rule in rules.values())
+    size = estimate_text(spec.system) + estimate_tools(tools)
+    while len(_kept) >= _MOST_KEPT:
+        _kept.pop(next(iter(_kept), 0), None)
+    names = frozenset(rules)
+    _kept[id(spec)] = spec, rules, tools, size, names
+    return rules, tools, size, names
 
 
 OwnerKind: TypeAlias = Literal["worker", "person", "timer", "input", "capacity", "budget", "nobody"]

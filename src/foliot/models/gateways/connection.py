@@ -9,7 +9,10 @@ the key in it. Cancelling closes the connection.
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import socket
+import sys
 import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
@@ -37,7 +40,25 @@ _PAGES = ("html", "xml", "image/", "audio/", "video/", "pdf")
 _ANSWERS = (b"{", b"[", b"data:", b"event:", b"id:", b"retry:", b":")
 _MARK = b"\xef\xbb\xbf"
 _LAST_WORDS = 2.0
+# What a fast model writes is read so many times a second at most, and an answer is held up by no more than this part
+# of the time that it has taken: to be woken for each word costs more than to read it.
+_READS_A_SECOND = 50
+_HELD_UP = 1 / 4
+_LEAST_WAIT = 0.001  # no timer of an event loop is finer
+_MANY = 32 * 1024
 _TOKEN_SECONDS = 30.0
+
+
+def _wakes_when_lowered(platform: str, release: str) -> bool:
+    """Whether a system reports bytes that wait already when the mark from which it reports them is lowered.
+
+    Linux does since 4.18. Elsewhere, and before, they might wait there until more comes: pieces do not gather then.
+    """
+    version = re.match(r"(\d+)\.(\d+)", release)
+    return platform == "linux" and version is not None and (int(version[1]), int(version[2])) >= (4, 18)
+
+
+_GATHERS = hasattr(os, "uname") and _wakes_when_lowered(sys.platform, os.uname().release)
 
 
 class _Passed(Exception):
@@ -88,19 +109,40 @@ def _open_session(waits: Waits) -> aiohttp.ClientSession:
 
 
 class _Patience:
-    """Ends a block with `TimeoutError` when it was not renewed for `seconds`. Renewing costs one look at the clock."""
+    """Ends a block with `TimeoutError` when nothing of an answer comes for `total` seconds.
 
-    __slots__ = ("_bound", "_loop", "_seconds", "_since", "_timer")
+    It can also `watch_silence`: then nothing at all may come for `idle` seconds at most. To hear something costs one
+    look at the clock; the client library would make and cancel a timer each time.
+    """
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    __slots__ = ("_bound", "_heard_at", "_idle", "_loop", "_since", "_timer", "_total")
+
+    def __init__(self, total: float, idle: float) -> None:
+        self._total = total
+        self._idle = idle
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()
+        self._heard_at: float | None = None
         self._bound = asyncio.timeout(None)
         self._timer: asyncio.TimerHandle | None = None
 
-    def renew(self) -> None:
-        self._since = self._loop.time()
+    def hear(self, *, of_answer: bool) -> None:
+        """Notes that something came: of the answer, or a mere sign of life."""
+        self._heard_at = self._loop.time()
+        if of_answer:
+            self._since = self._heard_at
+
+    def watch_silence(self, response: aiohttp.ClientResponse) -> None:
+        """Bound the silence of a response from now on, in the place of the client library."""
+        connection = response.connection
+        if connection is None or connection.protocol is None:  # all of it has come
+            return
+        connection.protocol.read_timeout = None
+        connection.protocol.start_timeout()  # which ends the one that runs
+        self._heard_at = self._loop.time()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._look()
 
     async def __aenter__(self) -> _Patience:
         await self._bound.__aenter__()
@@ -113,7 +155,9 @@ class _Patience:
         await self._bound.__aexit__(*raised)
 
     def _look(self) -> None:
-        ends = self._since + self._seconds
+        ends = self._since + self._total
+        if self._heard_at is not None:
+            ends = min(ends, self._heard_at + self._idle)
         if self._loop.time() >= ends:
             self._bound.reschedule(self._loop.time())
         else:
@@ -188,7 +232,7 @@ class HttpEndpoint:
         """
         try:
             async with (
-                _Patience(self._config.timeouts.total) as patience,
+                _Patience(self._config.timeouts.total, self._config.timeouts.idle) as patience,
                 await self._post(path, body, streaming=True) as response,
             ):
                 chunk = await self._beginning(response)
@@ -197,7 +241,8 @@ class HttpEndpoint:
                 if is_json:
                     return await self._read(response, chunk)
                 left = self._config.max_response_bytes
-                read = response.content.readany
+                patience.watch_silence(response)
+                read = _Gathering(response).read
                 while chunk:
                     left -= len(chunk)
                     if left < 0:
@@ -209,8 +254,7 @@ class HttpEndpoint:
                     if enough:
                         await _drain(response)
                         break
-                    if enough is not None:
-                        patience.renew()
+                    patience.hear(of_answer=enough is not None)
                     chunk = await (_soon(read) if is_ending() else read())
                 return None
         except _Passed as passed:
@@ -417,6 +461,79 @@ class HttpEndpoint:
 
 def _is_json(response: aiohttp.ClientResponse) -> bool:
     return response.content_type == "application/json"
+
+
+class _Pace:
+    """Says how long the next pieces of a stream may gather before they are read.
+
+    A piece waits for `1 / _READS_A_SECOND` at most, and for no more than the part `_HELD_UP` of the time that the
+    answer has taken and the time between two pieces: the first ones are read as they come, and those of a slow model.
+    """
+
+    __slots__ = ("_began", "_every", "_lone", "_read_at", "_wait")
+
+    def __init__(self, began: float) -> None:
+        self._began = self._read_at = began
+        self._every = self._wait = 0.0
+        self._lone = 0  # the size of a piece that was read alone
+
+    def wait(self, size: int, now: float) -> float:
+        """Seconds to let pieces gather, now that `size` bytes were read; 0 when the next is read as it comes."""
+        taken, self._read_at = now - self._read_at, now
+        if not self._wait:
+            self._lone, self._every = size, taken
+        elif size * 2 <= self._lone * 3:  # nothing gathered: the model has become slow
+            self._wait = 0.0
+            return 0.0
+        # After a read it takes about so long until there is a piece that waits.
+        wait = min(1 / _READS_A_SECOND, self._every + (now - self._began) * _HELD_UP)
+        self._wait = wait if wait >= max(_LEAST_WAIT, self._every * 2) else 0.0
+        return self._wait
+
+
+class _Gathering:
+    """Reads a stream piece by piece; of one whose pieces come in quick succession, several at once.
+
+    They gather in the system's buffer, which is told to report nothing below many bytes: there they wake nobody. To
+    pause the transport would cost more, and would not help with TLS, which goes on reading below it.
+    """
+
+    __slots__ = ("_least", "_loop", "_pace", "_response", "_socket", "_wait")
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._response = response
+        connection = response.connection
+        transport = None if connection is None else connection.transport
+        self._socket: Any = transport.get_extra_info("socket") if _GATHERS and transport is not None else None
+        self._least = 1
+        self._pace = _Pace(self._loop.time())
+        self._wait = 0.0
+
+    async def read(self) -> bytes:
+        """The next piece, with those that have followed it; empty at the end."""
+        content = self._response.content
+        if self._socket is None:
+            return await content.readany()
+        if not self._wait or self._response.connection is None:  # without a connection: the end has come
+            piece = await content.readany()
+        else:
+            self._report_from(_MANY)
+            timer = self._loop.call_later(self._wait, self._report_from, 1)
+            try:
+                piece = await content.readany()
+            finally:
+                if self._least > 1:  # in any case: the connection may serve another answer
+                    timer.cancel()
+                    self._report_from(1)
+        self._wait = self._pace.wait(len(piece), self._loop.time())
+        return piece
+
+    def _report_from(self, size: int) -> None:
+        """Let the system report the connection as readable from so many bytes on, or at its end."""
+        self._least = size
+        with suppress(OSError):  # it is closed: nothing more comes
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
 
 async def _soon(read: Callable[[], Awaitable[bytes]]) -> bytes:

@@ -66,8 +66,8 @@ class AnswerUsage:
 
     def __init__(self) -> None:
         self._sum: Spent | None = None
-        self.checks: list[HasRoom] = []
-        self._bounds: dict[str, int] = {}
+        self.checks: tuple[HasRoom, ...] = ()
+        self._bounds: dict[str, int] | None = None
         self._lowered = False
         self.max_cost: float | None = None
         self.lost: tuple[Usage, ...] = ()
@@ -87,7 +87,7 @@ class AnswerUsage:
 
         `lowered`: the request bounds it so already, where it would have asked for more.
         """
-        self._bounds[whose] = output
+        self._bounds = {**(self._bounds or {}), whose: output}
         self._lowered = self._lowered or lowered
 
     def within(self, request: ModelRequest, own: int | None, most: int | None, cost: int | None) -> BoundedRequest:
@@ -95,7 +95,7 @@ class AnswerUsage:
 
         Where nobody knows what a model can, only a bound is sent that any model takes.
         """
-        bounds = dict(self._bounds)
+        bounds = dict(self._bounds or {})
         if cost is not None:
             bounds["the money that is left"] = cost
         if not bounds:

@@ -294,7 +294,7 @@ class ScriptedModel:
     ) -> ModelResponse:
         try:
             answer = function(request)
-            if not isinstance(answer, str) and isawaitable(answer):
+            if not isinstance(answer, str | ModelResponse) and isawaitable(answer):
                 answer = await answer
             if isinstance(answer, dict | ScriptTurn):
                 turn = answer if isinstance(answer, ScriptTurn) else read_turn(cast("dict[str, Any]", answer))

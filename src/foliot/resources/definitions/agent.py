@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from foliot.common.durations import seconds
 from foliot.common.suggestions import suggestion
+from foliot.kernel.inbox import LARGEST_CAP, LONGEST_DEBOUNCE
 from foliot.kernel.messages import Effort
 from foliot.resources.base import Model, Resource, Status, either, given, implies, no, present, problem, says
 from foliot.resources.definitions.delegation import AgentDelegation
@@ -22,6 +23,7 @@ from foliot.resources.fields import (
     ONE_OR_MANY,
     TOOL_NAME_SCHEMA,
     Count,
+    Duration,
     ExactList,
     JsonSchema,
     Name,
@@ -238,6 +240,28 @@ class AgentCompaction(Model):
         self.keep_tail = self.keep_tail or KEEP_TAIL
 
 
+class AgentInbox(Model):
+    """The rules of the inboxes of the agent's sessions: what happens to messages that come while it works."""
+
+    debounce: Duration | None = Field(
+        default=None,
+        description="The silence after which collected messages are answered, such as 2s; 500ms when not given, at "
+        "most 1h.",
+    )
+    cap: Annotated[Positive, Field(le=LARGEST_CAP)] | None = Field(
+        default=None, description="The most messages of a mode that wait; 20 when not given."
+    )
+    drop: Annotated[Literal["old", "new", "summarize"], ANY_CASE] | None = Field(
+        default=None,
+        description="What becomes of one more: the oldest is dropped (old), it is refused (new), or a line of the "
+        "oldest stands before the next turn (summarize, when not given).",
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        if self.debounce is not None and seconds(self.debounce) > LONGEST_DEBOUNCE:
+            yield problem("debounce", message="{field} must be at most 1h", expected="a duration up to 1h")
+
+
 class AgentWorkspace(Model):
     """The folder that runs of the agent work on. Each has its own, kept with its journal."""
 
@@ -257,6 +281,12 @@ class AgentWorkspace(Model):
         default=None,
         description="`run` for a folder of each run, `shared` for that of FOLIOT_WORKSPACE, of which nothing is kept; "
         "when not given, the shared one where there is one.",
+    )
+
+    data: Annotated[Literal["user", "none"], ANY_CASE] | None = Field(
+        default=None,
+        description="`user` keeps `data/` for each user over all sessions and runs; `none` keeps it with the run, as "
+        "all else. When not given, `user`, but `none` for an agent with a source.",
     )
 
     def problems(self) -> Iterator[Problem]:
@@ -328,6 +358,7 @@ class AgentSpec(Model):
     required: ClassVar = {"model_ref": ""}
     excused: ClassVar = {"model_ref": present("runner")}
     removed: ClassVar = {"model": "spec.model_ref"}
+    kept_empty: ClassVar = frozenset({"delegation"})  # declared, with all that it has by default
     rules: ClassVar = (implies(present("runner"), no(either(given("model_ref"), given("fallbacks")))),)
 
     model_ref: Ref = Field(default="", description="The ModelEndpoint to ask: name or namespace/name.")
@@ -370,6 +401,10 @@ class AgentSpec(Model):
     )
     compaction: AgentCompaction | None = Field(
         default=None, description="When long conversations are summarised; by default when they outgrow the model."
+    )
+    inbox: AgentInbox | None = Field(
+        default=None,
+        description="What happens to messages that come while it works; the options of a session go before it.",
     )
     output_schema: JsonSchema = Field(
         default_factory=dict[str, Any], description="A JSON Schema that the final answer must satisfy."

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, WithJsonSchema
 
+from foliot.common.variables import reserved_variable
 from foliot.resources.base import Model, Resource, Status, both, given, implies, no, present, problem, says
 from foliot.resources.definitions.sandbox import SandboxSpec
 from foliot.resources.definitions.shapes import ToolAuth
@@ -44,6 +45,8 @@ class EnvironmentVariable(Model):
         if self.name and not _VARIABLE.fullmatch(self.name):
             rule = "letters, digits and '_', not beginning with a digit"
             yield problem("name", message=f"{{field}} is no name of a variable: expected {rule}", expected=rule)
+        elif self.secret_ref and (wrong := reserved_variable(self.name)):
+            yield problem("name", message=f"{{field}}: {wrong}", hint="such as SERVICE_TOKEN")
         if self.value and self.secret_ref:
             yield problem("value", message="value and secretRef exclude each other", hint="keep one of the two")
 

@@ -157,6 +157,10 @@ class AgentRunner(Model):
                 )
             elif names_secret(name):
                 yield problem("env", name, message=_NO_SECRET, hint=_BY_BROKER)
+        for index, secret in enumerate(self.sandbox.secrets):
+            if secret.variable.startswith(self.env_prefix) and self.env_prefix != PREFIX:  # that one is nobody's
+                message = f"{{field}}: variables that begin with {self.env_prefix} are Foliot's"
+                yield problem("sandbox", "secrets", index, "variable", message=message)
         for name in self.config:
             if names_secret(name):
                 yield problem("config", name, message=_NO_SECRET, hint=_BY_BROKER)

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from foliot.common import hosts as host_names
 from foliot.common import sizes
 from foliot.common.suggestions import suggestion
+from foliot.common.variables import SECRET_VARIABLE, secret_variable_problem
 from foliot.resources.base import Model, problem
 from foliot.resources.fields import (
     ANY_CASE,
@@ -135,7 +136,9 @@ Image: TypeAlias = Annotated[
     str, AfterValidator(_image), WithJsonSchema({"type": "string", "pattern": rf"^\s*{_IMAGE}\s*$"})
 ]
 Variables: TypeAlias = Annotated[StringMap, AfterValidator(check_variables)]
-VariableName: TypeAlias = Annotated[str, WithJsonSchema({"type": "string", "pattern": rf"^\s*{_VARIABLE}\s*$"})]
+VariableName: TypeAlias = Annotated[
+    str, WithJsonSchema({"type": "string", "pattern": rf"^\s*({SECRET_VARIABLE})?\s*$"})
+]
 Features: TypeAlias = Annotated[list[Feature], ONE_OR_MANY, AfterValidator(distinct)]
 Share: TypeAlias = Annotated[float, Field(gt=0, le=4096)]
 
@@ -181,8 +184,8 @@ class SandboxSecret(Model):
     def problems(self) -> Iterator[Problem]:
         if host_names.EVERY_NAME in self.hosts:
             yield problem("hosts", message="{field}: a secret is meant for hosts that are named")
-        if self.variable and not re.fullmatch(_VARIABLE, self.variable, re.ASCII):
-            yield problem("variable", message="{field} is not the name of a variable")
+        if self.variable and (wrong := secret_variable_problem(self.variable)):
+            yield problem("variable", message=f"{{field}}: {wrong}", hint="such as SERVICE_TOKEN")
 
 
 class SandboxMount(Model):

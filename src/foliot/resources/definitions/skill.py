@@ -112,3 +112,13 @@ class SkillSpec(Model):
 
 class Skill(Resource[SkillSpec, Status]):
     """Instructions for a kind of work, which an agent reads when it needs them."""
+
+    def problems(self) -> Iterator[Problem]:
+        if self.metadata.name and not self.spec.name and not SKILL_NAME.fullmatch(self.metadata.name):
+            yield problem(
+                "metadata",
+                "name",
+                message="{field} cannot be the name of a skill",
+                hint="give it another one, or say in spec.name what agents call it",
+                expected=NAME_RULE,
+            )

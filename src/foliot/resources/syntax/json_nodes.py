@@ -58,6 +58,15 @@ def parse_json(text: str, limits: FileLimits = LIMITS) -> Parsed:
     return _scanned(text, limits) if sound is None else Parsed([sound])
 
 
+def sound_value(data: bytes) -> Any:
+    """Returns the one value of a text that is sound, and prints as it was written; None for any other."""
+    try:
+        document = _decoded(data.decode(), LIMITS)
+    except UnicodeDecodeError:
+        return None
+    return None if document is None or document.rewritten else document.value
+
+
 def _decoded(text: str, limits: FileLimits) -> ParsedDocument | None:
     """The one value of a sound text, whose places are found on demand; None when the text has to be scanned."""
     rewritten = False

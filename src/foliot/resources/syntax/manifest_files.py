@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 
 from foliot.common.suggestions import did_you_mean, nearest
 from foliot.resources.problems import NO_SUCH_FILE, Finding, Problem, Severity
-from foliot.resources.skill_files import SKILL_FILE, read_skill
+from foliot.resources.skill_files import SKILL_FILE, SKIPPED, is_single_skill, read_skill
 from foliot.resources.syntax.places import LIMITS
 
 STDIN: Final = "<stdin>"
@@ -106,7 +106,10 @@ def _read_directory(top: str, recursive: bool, seen: set[tuple[int, int]]) -> It
             continue
         found = True
         if os.path.basename(name) == SKILL_FILE:
-            yield from _read_skill(os.path.dirname(name))
+            yield from _read_skill(os.path.dirname(name), name)
+            continue
+        if name.endswith(".md"):
+            yield from _read_skill(name, name)
             continue
         try:
             facts = os.stat(name)
@@ -119,15 +122,15 @@ def _read_directory(top: str, recursive: bool, seen: set[tuple[int, int]]) -> It
         yield _finding(top, f"there are no manifests ({', '.join(SUFFIXES)}) in this directory", hint)
 
 
-def _read_skill(folder: str) -> Iterator[SourceFile | Finding]:
-    """A folder with a SKILL.md is the manifest of a Skill, written in another way."""
-    document, findings = read_skill(folder)
+def _read_skill(place: str, file: str) -> Iterator[SourceFile | Finding]:
+    """A folder with a SKILL.md, or a Markdown file with front matter, is the manifest of a Skill."""
+    document, findings = read_skill(place)
     yield from findings
     if document is not None:
-        yield SourceFile(shown(os.path.join(folder, SKILL_FILE)), json.dumps(document).encode(), named=False)
+        yield SourceFile(shown(file), json.dumps(document).encode(), named=False)
 
 
-def _walk(top: str, recursive: bool) -> Iterator[str | Finding]:
+def _walk(top: str, recursive: bool, depth: int = 0) -> Iterator[str | Finding]:
     """Paths of the manifests below `top`, sorted. Links to directories are not followed: they may lead round."""
     try:
         with os.scandir(top) as entries:
@@ -140,14 +143,14 @@ def _walk(top: str, recursive: bool) -> Iterator[str | Finding]:
         return
     for entry in ordered:
         if _is_directory(entry):
-            if not recursive or entry.name.startswith("."):
+            if not recursive or entry.name.startswith(".") or entry.name in SKIPPED:
                 continue
             if entry.is_symlink():
                 hint = "name it beside the others if it is meant"
                 yield _finding(entry.path, "a link to a directory is not followed", hint, severity="warning")
             else:
-                yield from _walk(entry.path, recursive)
-        elif os.path.splitext(entry.name)[1].lower() in SUFFIXES:
+                yield from _walk(entry.path, recursive, depth + 1)
+        elif os.path.splitext(entry.name)[1].lower() in SUFFIXES or (depth == 0 and is_single_skill(entry)):
             yield entry.path
 
 

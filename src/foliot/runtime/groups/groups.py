@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from foliot.kernel.messages import Message
     from foliot.runtime.agent import Agent
     from foliot.runtime.answers import Input
+    from foliot.runtime.groups.folders import FolderGroup
     from foliot.runtime.groups.sessions import SessionGroup
     from foliot.runtime.groups.store import (
         AuditGroup,
@@ -109,6 +110,11 @@ class Groups(StoreGroups):
     @abstractmethod
     def sessions(self) -> SessionGroup:
         """Sessions: conversations with agents that last."""
+
+    @property
+    @abstractmethod
+    def folders(self) -> FolderGroup:
+        """Folders: what agents keep for users over all sessions and runs."""
 
     @property
     @abstractmethod

@@ -214,6 +214,14 @@ class SessionGroup(Group):
         """
 
     @abstractmethod
+    async def invalidate(self, *, user: str = "", namespace: str = "default") -> None:
+        """Mark what all processes have warm for the sessions of a user as stale; by default for your own.
+
+        The next turn of the user is built anew; a turn at work is not touched. It is recorded in the audit log.
+        Another user than the caller needs the role admin. Raises `Denied`, `InvalidInput`.
+        """
+
+    @abstractmethod
     async def stop(self, id: str, *, drop: bool = False) -> bool:
         """Stop the turn at work; return when nothing of it acts any more, and whether there was one.
 

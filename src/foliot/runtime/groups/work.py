@@ -181,9 +181,9 @@ class RunGroup(Group):
 
     async def trace(self, run_id: str) -> Trace:
         """Return a run step by step: answers, calls, what they took. Raises `NotFound`."""
-        from foliot.engine.explain.trace import trace_of
+        from foliot.engine.explain.trace import read_trace
 
-        return trace_of(run_id, await self.events(run_id))
+        return await read_trace(run_id, await self.events(run_id))
 
     @abstractmethod
     async def why(self, run_id: str) -> Explanation:

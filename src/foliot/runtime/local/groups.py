@@ -17,6 +17,7 @@ from foliot.store.base import Database, DeclaredBy, ResourceStore
 if TYPE_CHECKING:
     from foliot.runtime.inside import Inside
     from foliot.runtime.local.declared_work import DeclaredWork
+    from foliot.runtime.local.folders import LocalFolders
     from foliot.runtime.local.operations import (
         LocalAudit,
         LocalBudgets,
@@ -183,6 +184,12 @@ class LocalGroups(Groups):
         from foliot.runtime.local.sessions import LocalSessions
 
         return LocalSessions(self.inside, caller=self._caller)
+
+    @property
+    def folders(self) -> LocalFolders:
+        from foliot.runtime.local.folders import LocalFolders
+
+        return LocalFolders(self.inside, caller=self._caller)
 
     @property
     def tools(self) -> LocalTools:

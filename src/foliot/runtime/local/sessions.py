@@ -5,6 +5,7 @@ Whoever can open the store can read every session. What is said is said for the 
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import Any, cast
@@ -18,6 +19,7 @@ from foliot.runtime.inside import Inside
 from foliot.runtime.local.groups import whoami
 from foliot.sessions.base import Found, TurnOptions, TurnView
 from foliot.sessions.chat_events import ChatEvent
+from foliot.sessions.checks import check_place
 from foliot.sessions.service import SessionService
 from foliot.store.journal.base import RunHeld
 from foliot.store.sessions.base import Input, Place, Said, Session, SessionKind
@@ -208,8 +210,32 @@ class LocalSessions(SessionGroup):
     async def resume(self, id: str) -> Session:
         return await resume_session(self._inside, await self.get(id))
 
+    async def invalidate(self, *, user: str = "", namespace: str = "default") -> None:
+        whose = user or self._me
+        check_place(Place(namespace, "", whose))
+        await self._inside.audit.act(_invalidated(whose, namespace, by=self._me))  # what cannot be recorded is not done
+        await self._sessions.invalidate(namespace, whose)
+
     async def stop(self, id: str, *, drop: bool = False) -> bool:
         return await self._sessions.stop(id, identity=await self._identity(id), drop=drop)
+
+
+def _invalidated(user: str, namespace: str, *, by: str) -> dict[str, Any]:
+    """The members of the audit record of an invalidation by whoever can open the store."""
+    return {
+        "at": time.time(),
+        "moment": "act",
+        "outcome": "sessions_invalidated",
+        "namespace": namespace,
+        "agent": "",
+        "tool": "",
+        "run_id": "",
+        "call_id": "",
+        "caller": {"user": by, "known_by": "store"},
+        "decision": {"asks": [], "by": by},
+        "resource": {"kind": "User", "name": user},
+        "request": "",
+    }
 
 
 async def resume_session(inside: Inside, session: Session) -> Session:

@@ -15,12 +15,13 @@ from foliot.common.cursors import read_key, write_cursor
 from foliot.common.pages import Part, read_all, read_first
 from foliot.common.process import is_gone
 from foliot.common.suggestions import check_word, read_phases
+from foliot.common.threads import unhurried
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision
 from foliot.engine.budgets.wakeups import is_short
 from foliot.engine.definition.run_options import UNCHANGED, RunOptions
-from foliot.engine.driver.journal import read_run, summary_of
-from foliot.engine.explain.trace import trace_of
+from foliot.engine.driver.journal import FACT, read_run, summary_of
+from foliot.engine.explain.trace import read_trace
 from foliot.engine.explain.why import Explanation, Holder, RunLiveness, explain
 from foliot.engine.live.hub import Interleaved, Live, Recorded
 from foliot.errors import Conflict, InvalidInput, NotFound
@@ -116,7 +117,7 @@ class LocalRuns(_Waking, RunGroup):
 
     async def get(self, run_id: str, *, messages: bool = False) -> RunStanding:
         info, state, facts = await read_run(self._inside.runs.journal, run_id)
-        trace = trace_of(run_id, facts)
+        trace = await read_trace(run_id, facts)
         # The structured answer as it is stored: whoever reads it far away does not know the type of the agent.
         result = replace(result_of(state, info.phase), value=getattr(state.ended, "value", None))
         return RunStanding(
@@ -193,6 +194,7 @@ class LocalRuns(_Waking, RunGroup):
             pieces = Interleaved(reader)
             while True:
                 stirred.clear()
+                next_change = self._inside.next_change()
                 # In this order: what ended it is among what is read afterwards.
                 info = await journal.get(run_id)
                 entries = await journal.read(run_id, after=after, limit=PAGE)
@@ -203,12 +205,13 @@ class LocalRuns(_Waking, RunGroup):
                 elif info.phase in TERMINAL:
                     return
                 else:
-                    await self._inside.changed(stirred)
+                    await self._inside.changed(stirred, next_change)
 
     async def why(self, run_id: str) -> Explanation:
         info, state, facts = await read_run(self._inside.runs.journal, run_id)
         standing = RunLiveness(info.phase, _holder(info, self._inside.runs.lease_clock()))
-        told = explain(trace_of(run_id, facts), standing, state.spec, self._inside.clock())
+        trace = await read_trace(run_id, facts)
+        told = await unhurried(FACT * len(facts), explain, trace, standing, state.spec, self._inside.clock())
         # What a child does that is under way, a program for example, is what its agent does.
         asked: Rows[str] = []
         for call in state.calls:
@@ -406,6 +409,7 @@ class LocalTasks(_Waking, TaskGroup):
         self, name: str, *, namespace: str = "default", cursor: str | None = None
     ) -> AsyncGenerator[Batch]:
         while True:
+            seen = self._tasking.database.change_mark()
             # In this order: what ended it is among what is read afterwards.
             ended = (await self.get(name, namespace=namespace)).phase in ENDED
             batch = await self.events(name, namespace=namespace, cursor=cursor)
@@ -413,11 +417,13 @@ class LocalTasks(_Waking, TaskGroup):
             yield batch
             if ended:
                 return
-            await self._tasking.database.wait_for_change(timeout=LOOK_EVERY)
+            await self._tasking.database.wait_for_change(seen, timeout=LOOK_EVERY)
 
     async def changed(self, name: str, *, namespace: str = "default", cursor: str | None, timeout: float) -> None:
+        seen = self._tasking.database.change_mark()
         await self.get(name, namespace=namespace)  # raises for one that is not there, as a server does
-        await self._tasking.database.wait_for_change(timeout=timeout)
+        if not (await self.events(name, namespace=namespace, cursor=cursor)).events:
+            await self._tasking.database.wait_for_change(seen, timeout=timeout)
 
     async def why(self, name: str, *, namespace: str = "default") -> TaskExplanation:
         return await self._tasking.stories.why(namespace, name)

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
+from foliot.common.variables import reserved_variable
 from foliot.sandbox.base import SandboxPolicyRefused
 from foliot.sandbox.egress.rules import HostSet, check_ports
 
@@ -76,6 +77,8 @@ class Placeholders:
             variable = secret.variable or f"FOLIOT_SECRET_{word.upper()}"
             if not _VARIABLE.fullmatch(variable):
                 raise SandboxPolicyRefused(f"{field}.variable", f"{variable[:80]!r} is not the name of a variable")
+            if secret.variable and (wrong := reserved_variable(variable)):
+                raise SandboxPolicyRefused(f"{field}.variable", wrong, hint="such as SERVICE_TOKEN")
             if variable in self.environment:
                 raise SandboxPolicyRefused(f"{field}.variable", f"{variable} is used by another secret")
             if not secret.hosts or "*" in secret.hosts:

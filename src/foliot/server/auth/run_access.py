@@ -37,6 +37,18 @@ async def readable(caller: Caller, journal: Journal, run_ids: Sequence[str]) -> 
     return {*run_ids} - {info.id for info in found if not may_read(caller, info)}
 
 
+def check_files(caller: Caller, info: RunInfo) -> None:
+    """Raises `Denied` for whoever would read the files of a run that acts for another: `data/` is that user's own."""
+    user = info.labels.get(USER_LABEL, "")
+    if user and not is_own(caller, info) and not caller.may("operator", info.namespace):
+        raise Denied(
+            f"this run acts for {user!r}, and you cannot read its files",
+            hint=f"have the role operator in namespace {info.namespace!r}",
+            role="operator",
+            namespace=info.namespace,
+        )
+
+
 def check_ends(caller: Caller, info: RunInfo) -> None:
     """Raises `Denied` for whoever would end the turn of another: as for a session, that is for admins."""
     if CONVERSATION_LABEL in info.labels and not is_own(caller, info) and not caller.may("admin", info.namespace):

@@ -14,16 +14,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from foliot.engine.telemetry.context import asked_within, logged_with
+from foliot.engine.telemetry.context import RequestContext
 from foliot.errors import FoliotError
 from foliot.server.context import CALLER
 from foliot.server.errors import TooSlow
 from foliot.server.http.heads import HeadLimits, RequestHead, new_id, read_head, request_id, too_large
-from foliot.server.http.problems import Report, problem_of
+from foliot.server.http.problems import Report, answer_to, problem_of
 
 # --- access log ------------------------------------------------------------------------------------------------------
 
@@ -124,6 +125,8 @@ class CrossOrigin:
 log = logging.getLogger(__name__)
 
 REQUEST_ID: Final = "foliot.request_id"
+# Where a scope has a function that says whether the next part of the body is here, if its server says so.
+IS_HERE: Final = "foliot.is_here"
 # Sent unless the route says otherwise. Pages of the console bring their own policy.
 CAREFUL: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -133,6 +136,7 @@ CAREFUL: Final = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cache-control", b"no-store"),
 )
+_CAREFUL_NAMES: Final = frozenset(name for name, _ in CAREFUL)
 # A browser that was here by https does not come by http any more. It takes this over https only.
 HSTS: Final = (b"strict-transport-security", b"max-age=31536000")
 # Where images and files come with what is said.
@@ -180,14 +184,14 @@ class EnvelopeMiddleware:
         try:
             head = exchange.read_head()
             # Always set: a request may find the context of the one before it on the same connection.
-            with logged_with(request=exchange.id), asked_within(head.trace):
+            with RequestContext(exchange.id, head.trace):
                 await self._pass_on(exchange)
         except FoliotError as error:
             await exchange.fail(self._report(scope, error))
         except ClientDisconnect:
             pass  # in the middle of its body: nobody is left to be told, and nothing went wrong here
         except Exception:
-            with logged_with(request=exchange.id):
+            with RequestContext(exchange.id):
                 log.exception("request %s failed", exchange.id)
             detail = f"this server made a mistake; its log has more, under request {exchange.id}"
             await exchange.fail(self._report(scope, FoliotError(detail)))
@@ -202,7 +206,13 @@ class EnvelopeMiddleware:
         elif scope["method"] == "HEAD":
             # Whatever can be read can be asked about. The server below sends no body, for it knows the real method.
             scope = exchange.scope = {**scope, "method": "GET"}
-        await app(scope, exchange.receive, exchange.send)
+        try:
+            await app(scope, exchange.receive, exchange.send)
+        except (FoliotError, HTTPException) as error:
+            if exchange.begun:
+                log.exception("request %s failed in the middle of its answer", exchange.id)
+            else:
+                await exchange.fail(await answer_to(error, scope, self._report))
 
 
 def _problem(_: Scope, error: FoliotError) -> Response:
@@ -242,6 +252,11 @@ class _Exchange:
         self.origin = head.origin
         return head
 
+    @property
+    def begun(self) -> bool:
+        """Whether an answer is already under way."""
+        return self._status != 0
+
     def _named(self, id: str) -> None:
         self.id = self.scope[REQUEST_ID] = id
 
@@ -253,11 +268,16 @@ class _Exchange:
             return await self._receive()
         # Counted from the beginning: a byte now and then does not keep a request alive.
         patience = self._limits.body_within + self._read / SLOWEST
-        try:
-            async with asyncio.timeout(self._began + patience - time.perf_counter()):
-                message = await self._receive()
-        except TimeoutError:
-            raise TooSlow(f"the body did not come within {patience:g} seconds") from None
+        left = self._began + patience - time.perf_counter()
+        is_here = self.scope.get(IS_HERE)
+        if left > 0 and is_here is not None and is_here():
+            message = await self._receive()
+        else:
+            try:
+                async with asyncio.timeout(left):
+                    message = await self._receive()
+            except TimeoutError:
+                raise TooSlow(f"the body did not come within {patience:g} seconds") from None
         if message["type"] == "http.request":
             self._read += len(message.get("body", b""))
             self._complete = not message.get("more_body", False)
@@ -270,13 +290,16 @@ class _Exchange:
             self._status = message["status"]
             given: list[tuple[bytes, bytes]] = list(message.get("headers", ()))
             names = {name for name, _ in given}
-            given += [pair for pair in CAREFUL if pair[0] not in names]
+            if _CAREFUL_NAMES.isdisjoint(names):
+                given += CAREFUL
+            else:
+                given += [pair for pair in CAREFUL if pair[0] not in names]
             if (self._limits.https or self.scope.get("scheme") == "https") and HSTS[0] not in names:
                 given.append(HSTS)
             given.append((b"x-request-id", self.id.encode()))
             if self._cors is not None:
                 given += self._cors.headers(self.origin)
-            message = {**message, "headers": given}
+            message = {"type": "http.response.start", "status": self._status, "headers": given}
         elif self._bodiless:
             await self._send_no_body()
             return

@@ -6,7 +6,6 @@ saw. So whatever has two readings has none here.
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -14,6 +13,7 @@ from urllib.parse import unquote_to_bytes
 
 from starlette.types import Scope
 
+from foliot.common.chance import eight_bytes
 from foliot.server.errors import HeadersTooLarge, Malformed, TooLarge
 from foliot.server.http.query import CONTROL, read_query
 
@@ -77,7 +77,7 @@ def request_id(scope: Scope) -> str:
 
 
 def new_id() -> str:
-    return os.urandom(8).hex()
+    return eight_bytes().hex()
 
 
 def read_head(scope: Scope, limits: HeadLimits) -> RequestHead:

@@ -16,7 +16,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ExceptionHandler, Scope
+from starlette.types import Scope
 
 from foliot.errors import Denied, FoliotError, SecretError, SecretMissing, Unavailable
 from foliot.resources.field_owners import FieldConflict
@@ -134,26 +134,19 @@ def findings_of(error: ManifestError) -> list[dict[str, Any]]:
     ]
 
 
-def error_handlers(report: Report) -> dict[type[Exception], ExceptionHandler]:
-    """Return what an application answers errors with: what `report` says of them."""
-
-    async def of_foliot(request: Request, error: Exception) -> Response:
-        assert isinstance(error, FoliotError)
-        if isinstance(error, Denied):
-            from foliot.server.auth.logins import tell_denied  # which needs to know what a request is
-
-            await tell_denied(request, error)
-        if error.http >= 500 and not isinstance(error, Unavailable | KnownFailure):
-            log.error("a request failed: %s", error.message, exc_info=error)
-        return report(request.scope, error)
-
-    async def of_framework(_: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
+async def answer_to(error: FoliotError | HTTPException, scope: Scope, report: Report) -> Response:
+    """Returns the answer to a request that ended with this error: what `report` says of it."""
+    if isinstance(error, HTTPException):
         code = _CODES.get(error.status_code, "http_error")
         detail = "there is nothing at this path" if error.status_code == 404 else str(error.detail)
         return problem(error.status_code, code, detail, headers=error.headers)
+    if isinstance(error, Denied):
+        from foliot.server.auth.logins import tell_denied  # which needs to know what a request is
 
-    return {FoliotError: of_foliot, HTTPException: of_framework}
+        await tell_denied(Request(scope), error)
+    if error.http >= 500 and not isinstance(error, Unavailable | KnownFailure):
+        log.error("a request failed: %s", error.message, exc_info=error)
+    return report(scope, error)
 
 
 def _store_is_away(message: str) -> None:

@@ -13,7 +13,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 from starlette.requests import Request
 
-from foliot.engine.explain.trace import trace_of
+from foliot.engine.explain.trace import read_trace
 from foliot.engine.telemetry.context import asked_within
 from foliot.errors import FoliotError, NotFound
 from foliot.resources.wording import as_written
@@ -99,7 +99,7 @@ async def _run(runtime: Runtime, who: McpCaller, id: str) -> dict[str, Any]:
         "value": result.value,
         "error": result.error,
         "usage": result.usage,
-        "trace": trace_of(id, await runtime.inside.runs.facts(id)),
+        "trace": await read_trace(id, await runtime.inside.runs.facts(id)),
     }
 
 

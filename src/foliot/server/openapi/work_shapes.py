@@ -46,6 +46,7 @@ from foliot.server.tasks.messages import KNOWN, PHASES
 from foliot.sessions.base import Found, TurnView
 from foliot.sessions.chat_events import ChatEvent
 from foliot.store.channels import ChannelDelivery
+from foliot.store.folders import UserFolder
 from foliot.store.ledger.doubts import Doubt, DoubtPage
 from foliot.store.sessions.base import Input, Said, Session
 from foliot.store.triggers import Slot, WebhookDelivery
@@ -83,6 +84,7 @@ TYPES: Final[tuple[type[Struct], ...]] = (
     WebhookDelivery,
     ChannelDelivery,
     Session,
+    UserFolder,
     TurnView,
     Found,
     Input,

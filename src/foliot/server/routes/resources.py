@@ -63,11 +63,13 @@ WITHOUT_STATUS: Final = frozenset({"Secret", "AgentRole", "ToolPermission", "Too
 
 @router.get("/v1/resources")
 async def list_all(
+    request: Request,
     services: Services,
     caller: Caller,
     namespace: Namespace = None,
     limit: Limit = DEFAULT_PAGE,
     after: After = None,
+    continued: Continue = None,
     labelSelector: Labels = None,
     fieldSelector: Fields = None,
     kind: OneKind = None,
@@ -80,14 +82,17 @@ async def list_all(
     if filter is None:
         return Json(listed(Page([], None, await services.resources.revision())))
     show_owners = is_true(managedFields, "managedFields")
-    return Json(
-        listed(await services.client.list(filter, limit=min(limit, MOST), cursor=after, show_owners=show_owners))
-    )
+    searched = bool(filter.labels or filter.fields)
+    async with services.list_reads.within_bounds(caller, request.scope, searched=searched):
+        cursor = continued or after
+        page = await services.client.list(filter, limit=min(limit, MOST), cursor=cursor, show_owners=show_owners)
+    return Json(listed(page))
 
 
 @router.get("/v1/{kind}")
 async def list_resources(
     kind: KindName,
+    request: Request,
     services: Services,
     caller: Caller,
     namespace: Namespace = None,
@@ -111,7 +116,9 @@ async def list_resources(
     with parameters():
         cursor = continued or await place_of(services.resources, filter, after)
         show_owners = is_true(managedFields, "managedFields")
-        page = await services.client.list(filter, limit=limit, cursor=cursor, show_owners=show_owners)
+        searched = bool(filter.labels or filter.fields)
+        async with services.list_reads.within_bounds(caller, request.scope, searched=searched):
+            page = await services.client.list(filter, limit=limit, cursor=cursor, show_owners=show_owners)
     return Json(listed(replace(page, items=[await _shown(services, each) for each in page.items])))
 
 

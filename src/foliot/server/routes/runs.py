@@ -11,12 +11,16 @@ from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.common.cursors import foreign_cursor, read_key, write_cursor
 from foliot.common.suggestions import read_phases
+from foliot.common.threads import unhurried
 from foliot.engine.driver.ids import check_chosen_id
-from foliot.engine.driver.journal import summary_of
+from foliot.engine.driver.journal import FACT, summary_of
 from foliot.engine.explain.trace import trace_of
 from foliot.errors import InvalidInput, NotFound
 from foliot.kernel.messages import Message
+from foliot.kernel.run.spec import RunSpec
+from foliot.kernel.run.state import State
 from foliot.runtime.answers import ForkOrder, RunContent, RunOrder
 from foliot.runtime.groups.work import Settled as SettlingWord
 from foliot.runtime.local.work import NEAR, interrupted_runs, leave_settled, several
@@ -24,7 +28,7 @@ from foliot.server.audit import ActRecord, record
 from foliot.server.auth.guard import ROLE, new_router
 from foliot.server.auth.identity import Caller
 from foliot.server.auth.overrides import check_override
-from foliot.server.auth.run_access import check_ends, may_read, private_to, readable
+from foliot.server.auth.run_access import check_ends, check_files, may_read, private_to, readable
 from foliot.server.context import Services
 from foliot.server.errors import BadParameter
 from foliot.server.http.bodies import form, form_in
@@ -48,7 +52,7 @@ ContentDigest = Annotated[
 ]
 RunId = Annotated[str, Path(min_length=1, max_length=253, description="The id of the run.")]
 Alike = Annotated[bool, Query(description="Also the only one whose id begins so.")]
-Before = Annotated[str | None, Query(description="`continue` of the page before.")]
+Before = Annotated[str | None, Query(description="`continue` of the page before, or the id of its last run.")]
 Seq = Annotated[int, Query(ge=0, lt=2**53, description="Only events behind this number.")]
 
 Offset = Annotated[int, Query(ge=0, lt=2**53, description="Where to begin, in bytes.")]
@@ -90,12 +94,13 @@ async def list_runs(
     phase: Annotated[str | None, Query(description="Only these phases, with commas between.")] = None,
     limit: Limit = 50,
     after: Before = None,
+    continued: Continue = None,
 ) -> Response:
     """Runs, newest first."""
     with parameters():
         phases = read_phases(phase or "", ALL_PHASES)
-    if after and not await _is_seen(services, caller, after):
-        return Json({"items": []})  # as behind a run that there is not, or the place of another's run would be told
+        place = continued or after
+        before = await _place(services, caller, place) if place else None
     count = limit
     found: list[RunInfo] = []
     for each in caller.spaces(namespace):
@@ -104,13 +109,13 @@ async def list_runs(
             agent=agent,
             phases=phases,
             limit=count + 1,
-            before=after,
+            before=before,
             private_to=private_to(caller, each),
         )
     found.sort(key=lambda info: info.key, reverse=True)
     answer = _listed([await _current(services, info) for info in found[:count]])
     if len(found) > count:
-        answer["continue"] = found[count - 1].id
+        answer["continue"] = write_cursor(found[count - 1].key, kind="run")
     return Json(answer)
 
 
@@ -240,8 +245,12 @@ async def follow(run_id: RunId, request: Request, services: Services, caller: Ca
 async def trace(run_id: RunId, services: Services, caller: Caller) -> Response:
     """A run step by step: what the model answered, what each call did, what it took."""
     info = await _seen(services, caller, "reader", run_id)
-    found = trace_of(run_id, await services.runtime.inside.runs.facts(run_id))
-    return Json({"run": run_id, "phase": info.phase, "trace": msgspec.to_builtins(found)})
+    facts = await services.runtime.inside.runs.facts(run_id)
+
+    def told() -> Json:
+        return Json({"run": run_id, "phase": info.phase, "trace": trace_of(run_id, facts)})
+
+    return await unhurried(FACT * len(facts), told)
 
 
 @router.get("/v1/runs/{run_id}/results")
@@ -264,7 +273,7 @@ async def result(
 @router.get("/v1/runs/{run_id}/content/{digest}")
 async def content(run_id: RunId, digest: ContentDigest, services: Services, caller: Caller) -> Response:
     """Show content that the run keeps: a folder or a file of a snapshot of its workspace, by its digest."""
-    await _seen(services, caller, "reader", run_id)
+    check_files(caller, await _seen(services, caller, "reader", run_id))
     data = await services.runtime.inside.runs.journal.get_blob(digest, run_id=run_id)
     return Json(RunContent(digest, data))
 
@@ -449,11 +458,18 @@ async def _found(services: Services, caller: Caller, word: str) -> RunInfo | Non
     return alike[0] if alike else None
 
 
-async def _is_seen(services: Services, caller: Caller, run_id: str) -> bool:
+async def _place(services: Services, caller: Caller, after: str) -> int:
+    """Returns the key behind which a page begins: of a cursor, or of the id of a run, as pages gave out before.
+
+    Raises `InvalidInput` for anything else, and says the same of a run that the caller may not see.
+    """
     try:
-        return may_read(caller, await services.runtime.inside.runs.journal.get(run_id))
+        info = await services.runtime.inside.runs.journal.get(after)
     except NotFound:
-        return False
+        return read_key(after, kind="run")
+    if not may_read(caller, info):
+        raise foreign_cursor()
+    return info.key
 
 
 def _act(services: Services, caller: Caller, request: Request, verb: str, namespace: str, run_id: str) -> ActRecord:
@@ -461,10 +477,15 @@ def _act(services: Services, caller: Caller, request: Request, verb: str, namesp
     return ActRecord(services.runtime, caller, verb, "Run", namespace, run_id, request=id, run_id=run_id)
 
 
+_UNTOUCHED: Final = summary_of(State(RunSpec("", ""), ""))
+
+
 async def _current(services: Services, info: RunInfo) -> RunInfo:
     """Returns the run with its summary as of now: that of one under way is stored when its phase changes."""
     if info.phase not in ("pending", "running"):
         return info
+    if info.epoch == 0 and info.parent_seq is None:  # nobody has begun with it, and it was not forked off another
+        return msgspec.structs.replace(info, summary=_UNTOUCHED)
     _, state = await services.runtime.inside.runs.load(info.id)
     return msgspec.structs.replace(info, summary=summary_of(state))
 

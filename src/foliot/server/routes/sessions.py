@@ -19,7 +19,7 @@ from foliot.engine.driver.ids import check_chosen_id
 from foliot.errors import Denied, InvalidInput, NotFound, UsageError
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message
-from foliot.runtime.answers import SayOrder, SessionOrder
+from foliot.runtime.answers import InvalidateOrder, SayOrder, SessionOrder
 from foliot.runtime.local.sessions import resume_session
 from foliot.server.audit import ActRecord, record
 from foliot.server.auth.guard import new_router
@@ -148,6 +148,22 @@ async def rotate(request: Request, services: Services, caller: Caller, namespace
     made = await _sessions(services).rotate(place, identity=identity, **_given(order))
     await _record(services, caller, request, "session_rotated", made)
     return Json(made, 201)
+
+
+@router.post("/v1/sessions/invalidate")
+async def invalidate(request: Request, services: Services, caller: Caller, namespace: Namespace = None) -> Response:
+    """Mark what is warm for the sessions of a user as stale; their next turn is built anew. No turn at work is touched.
+
+    Of another user than the caller it needs the role admin.
+    """
+    order = await form_in(request, InvalidateOrder, space(namespace))
+    user = order.user.strip() or caller.name
+    caller.require("operator" if user == caller.name else "admin", order.namespace)
+    id = request.scope[REQUEST_ID]
+    act = ActRecord(services.runtime, caller, "sessions_invalidated", "User", order.namespace, user, request=id)
+    await _sessions(services).invalidate(order.namespace, user, in_transaction=act.record)
+    act.tell()
+    return Response(status_code=204)
 
 
 @router.get("/v1/active-session")

@@ -12,8 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.client import wire
+from foliot.common.threads import unhurried
 from foliot.common.times import iso
-from foliot.engine.explain.trace import trace_of
+from foliot.engine.driver.journal import FACT
+from foliot.engine.explain.trace import read_trace
 from foliot.server.auth.guard import new_router
 from foliot.server.auth.identity import Caller
 from foliot.server.context import Services
@@ -96,13 +98,15 @@ async def trace(name: Name, services: Services, namespace: Namespace = None) -> 
     """All its runs, step by step, with the message that each answers."""
     story = await services.runtime.inside.tasking.stories.of(space(namespace), name, looks=False)
     told: list[dict[str, Any]] = []
+    events = 0
     for each in story.messages.values():
         if each.run is None:
             continue
-        found = trace_of(each.run.run_id, await services.runtime.inside.runs.facts(each.run.run_id))
+        found = await read_trace(each.run.run_id, await services.runtime.inside.runs.facts(each.run.run_id))
         message = {"id": each.message.id, "from": each.message.sender, "to": each.message.to}
-        told.append({"message": message, "phase": each.run.phase, "trace": msgspec.to_builtins(found)})
-    return Json({"name": name, "phase": story.info.phase, "runs": told})
+        told.append({"message": message, "phase": each.run.phase, "trace": found})
+        events += found.events
+    return await unhurried(FACT * events, Json, {"name": name, "phase": story.info.phase, "runs": told})
 
 
 @router.get("/v1/tasks/{name}/why")

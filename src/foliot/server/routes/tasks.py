@@ -50,6 +50,7 @@ from foliot.server.resources import Declaring
 from foliot.server.routes.resources import listed
 from foliot.server.streams.runs import task_frames
 from foliot.server.streams.task_watch import newest_place
+from foliot.server.tasks.forms import AskedTask, fields_of
 from foliot.server.tasks.list import FURTHEST, Wanted, list_tasks, place_of
 from foliot.store.base import Document, Key, Page
 from foliot.store.tasks import ENDED
@@ -69,7 +70,7 @@ Target = Annotated[str | None, Query(description="Only work for this system or a
 Offset = Annotated[
     int, Query(ge=0, le=FURTHEST, deprecated=True, description="How many to pass over. Pages by `after` cost less.")
 ]
-Archived = Annotated[bool, Query(description="Those that were archived, in place of the others.")]
+Archived = Annotated[bool, Query(description="Those that were archived too.")]
 Lane = Annotated[str | None, Query(max_length=63, description="Only work in this lane.")]
 CreatedAfter = Annotated[float | None, Query(description="Only work after this time: seconds since 1970.")]
 Mode = Annotated[Literal["run", "template"] | None, Query(description="`run`: only work; `template`: only templates.")]
@@ -90,6 +91,7 @@ class RetryOrder(Struct, forbid_unknown_fields=True):
 
 @router.get("/v1/tasks")
 async def list_all(
+    request: Request,
     services: Services,
     caller: Caller,
     namespace: Namespace = None,
@@ -109,12 +111,13 @@ async def list_all(
 ) -> Response:
     """Tasks: work newest first, then templates."""
     filter = wanted("Task", namespace, labelSelector or labels, fieldSelector)
-    place = await newest_place(services)
     with parameters():
         phases = read_phases(phase or "", TASK_PHASES, API_PHASES)
         which = Wanted(filter, phases, target, archived, lane, createdAfter, mode)
-        cursor = continued or await place_of(services, caller, which, after)
-        items, cursor = await list_tasks(services, caller, which, limit=limit, cursor=cursor, skip=offset)
+        async with services.list_reads.within_bounds(caller, request.scope, searched=which.is_searched or offset > 0):
+            place = await newest_place(services)
+            cursor = continued or await place_of(services, caller, which, after)
+            items, cursor = await list_tasks(services, caller, which, limit=limit, cursor=cursor, skip=offset)
     answer = listed(Page(items, cursor, place.revision))
     answer["metadata"] = {"resourceVersion": str(place)}
     return Json(answer)
@@ -133,27 +136,36 @@ async def accept(
 
     What is asked for is pinned now: a later change of an agent does not reach into the task.
     """
-    loaded = await manifest(request, KINDS["Task"], namespace)
-    document = loaded.document
-    where = document["metadata"]["namespace"]
-    caller.require("operator" if is_work(document) else "author", where, missing=HIDDEN)
-    if not is_work(document):
-        declaring = Declaring(services, caller, request.scope[REQUEST_ID])
-        written = await declaring.put(loaded, conditions(None, None, dryRun))
-        return resource(written.document, 201 if written.action == "created" else 200)
-    command = msgspec.structs.replace(
-        command_of(document), by=caller.name, identity=caller.acting_for_self("http"), written=loaded.written
-    )
+    fields = fields_of(await request.body(), namespace)
+    asked = None if fields is None else services.forms.read(fields)
+    written: Document = {}
+    if asked is None:
+        loaded = await manifest(request, KINDS["Task"], namespace)
+        document, written = loaded.document, loaded.written
+        if not is_work(document):
+            caller.require("author", document["metadata"]["namespace"], missing=HIDDEN)
+            declaring = Declaring(services, caller, request.scope[REQUEST_ID])
+            result = await declaring.put(loaded, conditions(None, None, dryRun))
+            return resource(result.document, 201 if result.action == "created" else 200)
+        caller.require("operator", document["metadata"]["namespace"], missing=HIDDEN)
+        asked = AskedTask(document, command_of(document))
+        if fields is not None and not written:
+            services.forms.learn(fields, asked)
+    where = asked.command.namespace
+    caller.require("operator", where, missing=HIDDEN)
+    identity = caller.acting_for_self("http")
+    command, content = asked.command, asked.content
+    command = msgspec.structs.replace(command, by=caller.name, identity=identity, written=written)
     if idempotency_key:
         key = one_key(idempotency_key, command.idempotency_key)
-        command = msgspec.structs.replace(command, idempotency_key=key)
+        command, content = msgspec.structs.replace(command, idempotency_key=key), None  # it was not looked at yet
     act = _act(services, caller, request, "task_accepted", where, dry=is_dry(dryRun))
     try:
         accepted = await services.runtime.inside.tasking.tasks.accept(
-            command, in_transaction=act.part, keyed_by=caller.principal, may_fail=True
+            command, in_transaction=act.part, keyed_by=caller.principal, may_fail=True, content=content
         )
     except TakenBack:
-        return resource(document, 201)
+        return resource(asked.document, 201)
     act.tell()
     if accepted.begun is not None:
         return resource(task_document(story_of_new(accepted.task, accepted.begun)), 201)

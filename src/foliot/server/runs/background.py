@@ -194,10 +194,11 @@ async def _exists(runtime: Runtime, run_id: str) -> bool:
 async def _go_on(runtime: Runtime, run_id: str) -> RunResult:
     """Take the run up, or wait for whoever has it."""
     while True:
+        next_change = runtime.inside.next_change()
         try:
             return await runtime.inside.resume(run_id, stream=True, check=False)
         except Conflict:  # held, or ended or let go this very moment
-            await runtime.inside.tasking.database.wait_for_change(timeout=LOOK_EVERY)
+            await next_change()
 
 
 class TaskEngagement:
@@ -241,6 +242,7 @@ class TaskEngagement:
         cursor: str | None = None
         stories = self._tasking.stories
         while True:
+            seen = self._tasking.database.change_mark()
             info = await self._tasking.tasks.get(self.namespace, self.id)
             batch = await stories.happenings(self.namespace, self.id, cursor=cursor)
             cursor = batch.cursor
@@ -261,7 +263,7 @@ class TaskEngagement:
             if info.phase == "waiting" and asked:
                 yield Rested(tuple(asked), "", usage)
                 return
-            await self._tasking.database.wait_for_change(timeout=LOOK_EVERY)
+            await self._tasking.database.wait_for_change(seen, timeout=LOOK_EVERY)
 
     async def cancel(self, reason: str) -> None:
         """Cancels the task; see `StartedTurn`."""

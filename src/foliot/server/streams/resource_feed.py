@@ -271,9 +271,10 @@ class Feed:
     async def _follow(self) -> None:
         while True:
             try:
+                seen = self._database.change_mark()
                 upto, rows = await window(self._database, None, self._head)
                 if upto == self._head:
-                    await self._database.wait_for_change(timeout=LONGEST_WAIT)
+                    await self._database.wait_for_change(seen, timeout=LONGEST_WAIT)
                     continue
                 await self._sort(rows)
             except Unavailable:

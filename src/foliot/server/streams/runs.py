@@ -69,11 +69,13 @@ async def task_batches(
 
 
 async def patiently(read: Callable[[], Awaitable[T]]) -> T:
-    """Reads, and waits while the store is unavailable."""
+    """Reads, and waits while the store is unavailable. Raises what another try would not change."""
     while True:
         try:
             return await read()
-        except Unavailable:
+        except Unavailable as error:
+            if not error.retryable:
+                raise
             await asyncio.sleep(LOOK_EVERY)
 
 

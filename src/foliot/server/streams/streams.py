@@ -93,10 +93,10 @@ class Signs:
             began = time.perf_counter()
             self._now.clear()
             try:
+                seen = self._database.change_mark()
                 changed = await self._compare()
                 if not changed and not self._now.is_set():
-                    # At once after the read: what is committed between the two is not missed.
-                    await self._database.wait_for_change(timeout=LOOK_EVERY)
+                    await self._database.wait_for_change(seen, timeout=LOOK_EVERY)
                     began = time.perf_counter()
             except Unavailable:
                 await asyncio.sleep(LOOK_EVERY)

@@ -20,13 +20,13 @@ import msgspec
 from foliot.common.cancellation import stop_tasks
 from foliot.errors import Unavailable
 from foliot.store.base import Database, Document
+from foliot.store.key_pages import keys_array
 from foliot.store.tasks import (
     DROPPED_AT,
     ENDED,
     TaskDifference,
     TaskFeedRow,
     drop,
-    keys_array,
     tell,
     told_behind,
     told_of,
@@ -45,6 +45,8 @@ LOOK_EVERY: Final = 1.0
 SHORTEST_ROUND: Final = 0.1
 SHARE: Final = 4
 _AT_ONCE: Final = 200
+# So many tasks are compared in one step of the event loop: a few milliseconds.
+_COMPARED: Final = 50
 
 Mark = tuple[int, ...]
 
@@ -79,7 +81,11 @@ class TaskFeed:
 
     @asynccontextmanager
     async def joined(self, stir: Callable[[], None]) -> AsyncGenerator[None]:
-        """Call `stir` whenever there is something new. Everything that there was has its number when this begins."""
+        """Call `stir` whenever there is something new.
+
+        What the newest tasks, and those at work, had to tell has its number when this begins. Older ones that wait may
+        be very many; those that have changed while nobody watched are told soon after.
+        """
         self._stirs.append(stir)
         if self._looking is None:
             self._ready.clear()
@@ -108,8 +114,7 @@ class TaskFeed:
         """Marks tasks that were shown to a client: a change of one will be reported, however old it is."""
         found = await self._database.read("task_feed_live", uids=msgspec.json.encode(uids).decode())
         keys = [key for row in found if (key := row["key"]) not in self._marks]
-        for start in range(0, len(keys), _AT_ONCE):
-            await self._tell(keys[start : start + _AT_ONCE], {})
+        await self._tell_all(keys, {})
 
     # --- comparing -------------------------------------------------------------------------------------------------
 
@@ -118,18 +123,18 @@ class TaskFeed:
         while True:
             began = time.perf_counter()
             try:
-                version = self._database.version()
+                seen = self._database.change_mark()
                 if begins:
                     self._marks, self._recent, self._at_work = {}, [], []
                     self.number = self._floor = (await self._database.read("task_feed_bounds"))[0]["told"]
-                await self._compare(begins=begins)
-                begins = False
+                floor = await self._compare()
                 self._ready.set()
-                if version is None or self._database.version() == version:
-                    # Otherwise something was committed between the reads, and may have been seen by one of them only.
-                    took = time.perf_counter() - began
-                    await self._database.wait_for_change(timeout=LOOK_EVERY)
-                    began = time.perf_counter() - took
+                if begins:
+                    await self._compare_waiting(floor)
+                    begins = False
+                took = time.perf_counter() - began
+                await self._database.wait_for_change(seen, timeout=LOOK_EVERY)
+                began = time.perf_counter() - took
             except Unavailable:
                 await asyncio.sleep(LOOK_EVERY)
             except Exception:  # nobody waits for this task: what it does not catch, nobody hears of
@@ -137,15 +142,24 @@ class TaskFeed:
                 await asyncio.sleep(LOOK_EVERY)
             await asyncio.sleep(max(SHORTEST_ROUND, SHARE * (time.perf_counter() - began)))
 
-    async def _compare(self, *, begins: bool) -> None:
-        """Compares the marks of tasks with the last ones.
+    async def _compare_waiting(self, floor: int) -> None:
+        """Compares old tasks that were told as not ended with what there is.
 
-        Of old tasks that wait there may be very many: those that were reported are looked at in the beginning, and
-        then, as all others, only when they are claimed or have ended.
+        There may be very many, so this is done once, in the beginning. Then, as all others, they are looked at only
+        when they are claimed or have ended.
         """
+        after = -1
+        while found := await self._database.read("task_feed_waiting", after=after, floor=floor, count=_AT_ONCE):
+            keys = [int(row["task"]) for row in found]
+            await self._tell_all([key for key in keys if key not in self._marks], {})
+            await self._catch_up()
+            after = keys[-1]
+
+    async def _compare(self) -> int:
+        """Compares the marks of tasks with the last ones; returns the key up to which tasks are old."""
         floor = (await self._database.read("task_feed_newest"))[0]["key"] - FOLLOWED
         also = keys_array(self._at_work)
-        rows = await self._database.read("task_feed_marks", floor=floor, also=also, all=1 if begins else 0)
+        rows = await self._database.read("task_feed_marks", floor=floor, also=also)
         marks = {
             int(row["key"]): (row["revision"], row["archived"], row["live"], int(row["seq"]), int(row["epochs"]))
             for row in rows
@@ -156,13 +170,17 @@ class TaskFeed:
         deleted = [row["task"] for row in await self._database.read("task_feed_deleted")]
         self._marks = {key: mark for key, mark in self._marks.items() if key in marks}
         for keys in (deleted, sorted(changed)):  # a name may be free again, and used
-            for start in range(0, len(keys), _AT_ONCE):
-                await self._tell(keys[start : start + _AT_ONCE], marks)
-                await asyncio.sleep(0)
+            await self._tell_all(keys, marks)
         await self._catch_up()
         if self._since_drop >= DROPPED_AT:
             await self._database.write(drop, floor)
             self._since_drop = 0
+        return floor
+
+    async def _tell_all(self, keys: Sequence[int], marks: dict[int, Mark]) -> None:
+        for start in range(0, len(keys), _COMPARED):
+            await self._tell(keys[start : start + _COMPARED], marks)
+            await asyncio.sleep(0)
 
     async def _tell(self, keys: Sequence[int], marks: dict[int, Mark]) -> None:
         """Store how these stand, as far as it is another way than was told."""

@@ -29,6 +29,7 @@ from foliot.store.resources.selectors import matches
 from foliot.store.tasks import TaskFeedRow
 
 MOST_TASKS: Final = 1000
+PAGE: Final = 100
 # Of so many a stream remembers that it told of them.
 REMEMBERED: Final = 10_000
 _PLACE: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
@@ -92,10 +93,9 @@ async def all_tasks_frames(
         view = _View(services, filter, place)
         if place is None:
             place = Place(feed.revision, feed.number)
-            items, _ = await patiently(lambda: list_tasks(services, caller, wanted, limit=MOST_TASKS, cursor=None))
-            await patiently(lambda: feed.mind([item["metadata"].get("uid", "") for item in items]))
-            if begun := [_frame(view.begun(item)) for item in items]:
-                yield b"".join(begun)
+            async for items in _pages(services, caller, wanted):
+                await patiently(lambda items=items: feed.mind([item["metadata"].get("uid", "") for item in items]))
+                yield b"".join([_frame(view.begun(item)) for item in items])
         yield frame("bookmark", {"type": "bookmark", "resourceVersion": str(place)}, str(place))
         while True:
             stir.clear()
@@ -104,6 +104,24 @@ async def all_tasks_frames(
                 yield b"".join(frames)
             elif place.number >= feed.number:
                 await stir.wait()
+
+
+async def _pages(services: Services, caller: Caller, wanted: Wanted) -> AsyncGenerator[list[Document]]:
+    """The newest tasks, a page at a time: the first ones are on their way before the last ones are read."""
+    left, cursor = MOST_TASKS, None
+    while left > 0:
+        count = min(left, PAGE)
+
+        async def read(count: int = count, at: str | None = cursor) -> tuple[list[Document], str | None]:
+            async with services.list_reads.within_bounds(caller, searched=wanted.is_searched):
+                return await list_tasks(services, caller, wanted, limit=count, cursor=at)
+
+        items, cursor = await patiently(read)
+        if items:
+            yield items
+        left -= len(items)
+        if cursor is None:
+            return
 
 
 class _View:

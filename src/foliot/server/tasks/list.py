@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from foliot.common.cursors import read_cursor, write_cursor
 from foliot.errors import NotFound
+from foliot.kernel.graph.lifecycle import API_PHASES, TASK_PHASES, TaskPhase
 from foliot.runtime.local.declared_work import is_work
 from foliot.server.auth.guard import DEFAULT
 from foliot.server.auth.identity import Caller
@@ -19,11 +21,20 @@ from foliot.server.context import Services
 from foliot.server.errors import BadParameter
 from foliot.server.http.names import CURSOR_HINT, is_cursor
 from foliot.server.http.names import place_of as of_resources
-from foliot.store.base import Document, Filter, Key
-from foliot.store.resources.selectors import matches
+from foliot.store.base import Document, Filter, Key, Requirement
+from foliot.store.resources.selectors import holds, matches
+from foliot.work.tasks.base import TaskInfo
 from foliot.work.tasks.list import cursor_of
 from foliot.work.views.document import outline
 
+# Fields of a task by which the store finds it.
+_FILTERS: Final = {
+    "spec.agent": "target",
+    "spec.system": "target",
+    "spec.lane": "lane",
+    "status.parent": "parent",
+    "status.spawnedBy": "spawned_by",
+}
 # An offset is paid for by reading what it passes over.
 FURTHEST: Final = 10_000
 ROUND: Final = 1000
@@ -45,6 +56,11 @@ class Wanted:
     def only_work(self) -> bool:
         narrowed = self.phases or self.target or self.archived or self.lane or self.created_after is not None
         return self.mode == "run" or bool(narrowed)
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether more may have to be looked at than is shown."""
+        return bool(self.filter.labels or self.filter.fields)
 
 
 async def list_tasks(
@@ -108,35 +124,61 @@ def _spaces(caller: Caller, wanted: Wanted) -> Sequence[str | None]:
     """Returns the namespaces to search, one after the other; None is everywhere."""
     if wanted.mode == "template":
         return []
-    if wanted.filter.namespace is not None:
-        return [wanted.filter.namespace] if caller.sees(wanted.filter.namespace) else []
+    named = (each.values[0] for each in wanted.filter.fields if each.key == "metadata.namespace" and each.op == "=")
+    space = wanted.filter.namespace or next(named, None)
+    if space is not None:
+        return [space] if caller.sees(space) else []
     return caller.namespaces or ((None,) if caller.namespaces is None else ())
 
 
 async def _work(
     services: Services, wanted: Wanted, space: str | None, limit: int, cursor: str | None
 ) -> tuple[list[Document], str | None]:
-    labels = {each.key: each.values[0] for each in wanted.filter.labels if each.op == "="}
+    narrowed = _narrowed(wanted)
     found: list[Document] = []
-    while True:
+    while narrowed is not None:
         page, cursor = await services.runtime.inside.tasking.tasks.list(
             namespace=space,
-            phases=wanted.phases,
-            target=wanted.target,
-            labels=labels,
+            selector=wanted.filter.labels,
             archived=wanted.archived,
-            lane=wanted.lane,
             created_after=wanted.created_after,
             limit=limit - len(found),
             cursor=cursor,
+            **narrowed,
         )
-        found += [
-            each
-            for each in map(outline, page)
-            if matches(each, Filter("Task", space, wanted.filter.labels, wanted.filter.fields))
-        ]
+        found += map(outline, page)
         if cursor is None or len(found) >= limit:
             return found, cursor
+    return [], None
+
+
+def _narrowed(wanted: Wanted) -> dict[str, Any] | None:
+    """Returns the filters of the store for the clauses on fields, and `fits` for what it has none for.
+
+    None where nothing can fulfil them.
+    """
+    phases: Sequence[TaskPhase] = [phase for phase in TASK_PHASES if not wanted.phases or phase in wanted.phases]
+    given: dict[str, Any] = {"target": wanted.target, "lane": wanted.lane}
+    names: set[str] | None = None
+    rest: list[Requirement] = []
+    for each in wanted.filter.fields:
+        if each.key == "status.phase":
+            phases = [phase for phase in phases if holds(API_PHASES[phase], each)]
+        elif each.key == "metadata.name" and each.op in ("=", "in"):
+            names = set(each.values) if names is None else names & set(each.values)
+        else:
+            rest.append(each)
+            name = _FILTERS.get(each.key)
+            if name and each.op in ("=", "in") and len(each.values) == 1 and each.values[0]:
+                given[name] = given.get(name) or each.values[0]
+    if not phases or names == set():
+        return None
+    fits = partial(_fits, Filter("Task", fields=tuple(rest))) if rest else None
+    return {**given, "phases": phases, "names": sorted(names or ()), "fits": fits}
+
+
+def _fits(filter: Filter, info: TaskInfo) -> bool:
+    return matches(outline(info), filter)
 
 
 async def _declared(

@@ -231,15 +231,17 @@ class Journal(Protocol):
         phase: Phase | None = None,
         summary: dict[str, Any] | None = None,
         taken: Sequence[str] = (),
+        answered: Sequence[str] = (),
         due: float | None = None,
         in_transaction: TransactionBody | None = None,
     ) -> Awaitable[None]:
         """Add entries, all or none; durable when awaited. Any `phase` but "running" also gives the lease back.
 
-        `taken` are ids of signals that these entries carry; they are removed in the same transaction. `due` is when a
-        queued run that is let go may be taken again (None: as soon as it can go on). `in_transaction` commits with the
-        entries. Raises `LeaseLost`, `JournalConflict`; `SignalsPending` when `phase` is "waiting" and a signal is not
-        taken, or it is "succeeded" and an input is not.
+        `taken` are ids of signals that these entries carry; they are removed in the same transaction. `answered` are
+        those of inputs that wait for this run no longer. `due` is when a queued run that is let go may be taken again
+        (None: as soon as it can go on). `in_transaction` commits with the entries. Raises `LeaseLost`,
+        `JournalConflict`; `SignalsPending` when `phase` is "waiting" and a signal is not taken, or it is "succeeded"
+        and an input is not.
         """
         ...
 
@@ -269,10 +271,10 @@ class Journal(Protocol):
         agent: str | None = None,
         phases: Sequence[Phase] = (),
         limit: int = 50,
-        before: str | None = None,
+        before: str | int | None = None,
         private_to: str | None = None,
     ) -> list[RunInfo]:
-        """Newest first; `before` is the id of the last one already seen.
+        """Newest first; `before` is the id of the last one already seen, or its key, also when it is gone.
 
         With `private_to`, runs with words of a session are only there if they act for this user.
         """

@@ -22,12 +22,14 @@ from foliot.store.journal.base import Entry
 
 SIZE: Final = 16
 _place: Final = Layout(">Qd").pack
+# A copy of an empty digest is made in a third of the time that its options take to be read again for every event.
+_begin: Final = blake2b(digest_size=SIZE).copy
 
 
 class JournalChanged(Conflict):
     """The stored events of a run are not the ones that were recorded."""
 
-    code = "journal_changed"
+    code, exit_code = "journal_changed", 1
 
 
 class Checked(NamedTuple):
@@ -48,7 +50,9 @@ def first_link(run_id: str) -> bytes:
 
 def link_of(previous: bytes, seq: int, at: float, type: str, data: bytes) -> bytes:
     """The link of an event that follows the one with the link `previous`."""
-    return blake2b(b"%b%b%b\0%b" % (previous, _place(seq, at), type.encode(), data), digest_size=SIZE).digest()
+    digest = _begin()
+    digest.update(previous + _place(seq, at) + type.encode() + b"\0" + data)
+    return digest.digest()
 
 
 def check(run_id: str, entries: Sequence[Entry]) -> Checked:

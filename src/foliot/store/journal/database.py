@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -11,7 +13,7 @@ import msgspec
 from foliot.common.threads import unhurried
 from foliot.errors import Conflict, NotFound
 from foliot.kernel.inbox import CANCELLED, RUN_ENDED
-from foliot.kernel.json_texts import texts_in
+from foliot.kernel.json_texts import longest_text, texts_in
 from foliot.kernel.run.codec import NAMES
 from foliot.kernel.run.events import InputReceived
 from foliot.kernel.run.spec import digest
@@ -40,6 +42,9 @@ from foliot.store.journal.base import (
     TransactionBody,
 )
 from foliot.store.journal.chain import JournalChanged, changed_journal
+from foliot.store.journal.packing import packed, pin_of, unpacked
+from foliot.store.key_pages import NEWEST, KeySource, keys_array, matching_keys
+from foliot.store.portions import Ended, Portions
 from foliot.store.queue import queue
 from foliot.store.transaction import Guarded, Planned, Row, Tx, many, one, rows, run
 
@@ -100,7 +105,7 @@ def parted(event: bytes) -> Parted:
 
 def without_repeat(event: bytes, earlier: Entry) -> tuple[bytes, str] | None:
     """The event without its longest text, and the note on where an earlier one has that; None when it has not."""
-    begin, stop = max(texts_in(event), key=lambda place: place[1] - place[0], default=(0, 0))
+    begin, stop = longest_text(event)
     if stop - begin < REPEATED or (at := earlier.data.find(event[begin:stop])) < 0:
         return None
     return event[:begin] + event[stop:], f"{begin}@#{earlier.seq}:{at}:{stop - begin}"
@@ -128,10 +133,12 @@ def joined(data: bytes, note: str, content: Mapping[str, bytes]) -> bytes:
 
 # --- journal ---------------------------------------------------------------------------------------------------------
 
-NO_LIMIT = 2**62
+# A long journal is read so many events at a time, a few milliseconds of work.
+EVENTS_AT_ONCE: Final = 500
 INPUT: Final = NAMES[InputReceived]
-# Content is purged so many pieces at a time.
+# Content and pins are looked at, and forgotten in one transaction, so many pieces at a time.
 BLOBS_AT_ONCE = 1000
+PINS_AT_ONCE = 500
 
 
 class SqlJournal:
@@ -168,22 +175,30 @@ class SqlJournal:
         phase: Phase | None = None,
         summary: dict[str, Any] | None = None,
         taken: Sequence[str] = (),
+        answered: Sequence[str] = (),
         due: float | None = None,
         in_transaction: TransactionBody | None = None,
     ) -> Awaitable[None]:
-        if phase is None and entries and not taken and in_transaction is None:
+        if phase is None and entries and not taken and not answered and in_transaction is None:
             return self._db.write(_ADVANCE, lease, entries)
         if lease.queued and phase is not None and phase != "running":
-            return self._db.write(_let_go, lease, entries, phase, summary, taken, due, in_transaction)
-        return self._db.write(_append, lease, entries, phase, summary, taken, in_transaction)
+            return self._db.write(_let_go, lease, entries, phase, summary, taken, answered, due, in_transaction)
+        return self._db.write(_append, lease, entries, phase, summary, taken, answered, in_transaction)
 
     async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
-        found = await self._db.read("event_read", id=run_id, after=after, count=NO_LIMIT if limit is None else limit)
-        if limit is None and found and found[-1]["seq"] != found[-1]["last_seq"]:
-            raise changed_journal(
-                run_id, found[-1]["seq"] + 1
-            )  # the end was cut off: the run's row says how long it is
-        return await self._entries(run_id, found)
+        if limit is not None:
+            return await self._entries(run_id, await self._db.read("event_read", id=run_id, after=after, count=limit))
+        entries: list[Entry] = []
+        last = after
+        while found := await self._db.read("event_read", id=run_id, after=after, count=EVENTS_AT_ONCE):
+            await self._entries(run_id, found, entries)
+            after, last = found[-1]["seq"], found[-1]["last_seq"]
+            if len(found) < EVENTS_AT_ONCE:
+                break
+            await asyncio.sleep(0)  # others have their turn: a journal may be long
+        if after != last:  # the end was cut off: the run's row says how long it is
+            raise changed_journal(run_id, after + 1)
+        return entries
 
     async def turns(self, run_id: str, *, first: str = "") -> dict[str, list[Entry]]:
         rows: dict[str, list[Row]] = {}
@@ -194,15 +209,17 @@ class SqlJournal:
                 raise changed_journal(turn, found[-1]["seq"] + 1)
         return {turn: await self._entries(turn, found) for turn, found in rows.items()}
 
-    async def _entries(self, run_id: str, found: Sequence[Row]) -> list[Entry]:
-        """The events of one run, in their order and as they were."""
-        entries: list[Entry] = []
+    async def _entries(self, run_id: str, found: Sequence[Row], entries: list[Entry] | None = None) -> list[Entry]:
+        """The events of one run, in their order and as they were; added to those that were read before."""
+        entries = [] if entries is None else entries
         for row in found:
             entries.append(await self._entry(row, run_id, entries))
         return entries
 
     async def _entry(self, row: Row, run_id: str = "", before: Sequence[Entry] = ()) -> Entry:
-        data: bytes = await self._whole(row, run_id, before) if row["blob"] else row["data"]
+        if not row["blob"]:
+            return entry_of(row)
+        data = await self._whole(row, run_id, before)
         return Entry(row["seq"], row["at"], row["type"], data, row["link"] or b"")
 
     async def _repeated(self, name: str, run_id: str, before: Sequence[Entry]) -> bytes:
@@ -221,7 +238,8 @@ class SqlJournal:
             name: await (self._repeated(name, run_id, before) if name.startswith("#") else self.get_blob(name))
             for name in large.names_in(row["blob"])
         }
-        return await unhurried(sum(map(len, content.values())), large.joined, row["data"], row["blob"], content)
+        data = entry_of(row).data
+        return await unhurried(sum(map(len, content.values())), large.joined, data, row["blob"], content)
 
     async def get(self, run_id: str) -> RunInfo:
         found = await self._db.read("run_get", id=run_id)
@@ -244,20 +262,25 @@ class SqlJournal:
         agent: str | None = None,
         phases: Sequence[Phase] = (),
         limit: int = 50,
-        before: str | None = None,
+        before: str | int | None = None,
         private_to: str | None = None,
     ) -> list[RunInfo]:
-        found = await self._db.read(
-            "run_list",
-            private="" if private_to is None else f'"{CONVERSATION_LABEL}":',
-            own="" if private_to is None else msgspec.json.encode({USER_LABEL: private_to}).decode()[1:-1],
-            before=before or "",
-            namespace=namespace or "",
-            agent=agent or "",
-            phases=msgspec.json.encode(list(phases or ALL_PHASES)).decode(),
-            count=limit,
-        )
-        return [_info(row) for row in found]
+        last = NEWEST if before is None else before if isinstance(before, int) else await self._key(before)
+        narrow = {
+            "private": "" if private_to is None else f'"{CONVERSATION_LABEL}":',
+            "own": "" if private_to is None else msgspec.json.encode({USER_LABEL: private_to}).decode()[1:-1],
+        }
+        wanted = set(phases or ALL_PHASES)
+        walks = _walks(namespace, agent, wanted, narrow)
+        match = {"namespace": namespace or "", "agent": agent or "", "phases": _array(sorted(wanted))}
+        matching = KeySource("run_keys_matching", match) if len(walks) > 1 else None
+        keys = await matching_keys(self._db, walks, matching, before=last, count=min(limit, NEWEST))
+        return [_info(row) for row in await self._db.read("run_rows", keys=keys_array(keys))] if keys else []
+
+    async def _key(self, run_id: str) -> int:
+        """Returns the key of a run; of one that does not exist, a key that nothing is before."""
+        found = await self._db.read("run_key", id=run_id)
+        return found[0]["key"] if found else 0
 
     async def alike(self, prefix: str, *, namespaces: Sequence[str] = (), limit: int) -> list[RunInfo]:
         low, high = prefix, prefix + "\U0010ffff"
@@ -323,14 +346,28 @@ class SqlJournal:
             )
         return data
 
-    async def purge(self, *, ended_before: float, limit: int = 1000) -> int:
-        gone = await self._db.write(_purge, ended_before, limit)
-        if gone < limit:
-            await self.purge_content(before=ended_before)
+    async def purge(self, *, ended_before: float, limit: int | None = 1000, portions: Portions | None = None) -> int:
+        gone, behind, portions = 0, Ended(), portions or Portions()
+        while limit is None or gone < limit:
+            # Looked for outside the transaction: there may be many that are old and kept.
+            wanted = portions.size if limit is None else min(portions.size, limit - gone)
+            found = await self._db.read(
+                "purge_find", before=ended_before, since=behind.at, after=behind.key, count=wanted
+            )
+            if not found:
+                await self.purge_content(before=ended_before)
+                break
+            behind = Ended(found[-1]["updated_at"], found[-1]["key"])
+            portions.begin()
+            if loose := [row for row in found if not row["kept"]]:
+                done = await self._db.write(_purge, loose, ended_before)
+                gone += done
+                await portions.end(done)
         return gone
 
     async def purge_content(self, *, before: float) -> None:
         """Forget content that nobody refers to and that was not used since a time."""
+        await self._purge_pins()
         since, after = 0.0, ""
         while True:
             # Looked for outside the transaction: there may be much that is old and in use.
@@ -341,8 +378,36 @@ class SqlJournal:
             if len(found) < BLOBS_AT_ONCE:
                 return
 
+    async def _purge_pins(self) -> None:
+        after = 0
+        while True:
+            # Outside the transaction, as content: requests with instructions of their own make a pin each.
+            found = await self._db.read("purge_pins", after=after, count=PINS_AT_ONCE)
+            if unused := [row["key"] for row in found if not row["used"]]:
+                await self._db.write(_purge_pins, unused)
+            if len(found) < PINS_AT_ONCE:
+                return
+            after = found[-1]["key"]
+
     async def forget(self, run_id: str) -> None:
         await self._db.write(_forget, run_id)
+
+
+def entry_of(row: Row) -> Entry:
+    """Returns the event of a row, of which no text stands apart. `pin` is that of the run, for its first event.
+
+    SQLite keeps whatever is put into a column. A value of another type than was stored is one that somebody changed,
+    which the chain says: here it only must not be taken for a fault of this program.
+    """
+    data, pin, at, link = row["data"], row.get("pin") or b"", row["at"], row["link"] or b""
+    if not (data.__class__ is pin.__class__ is link.__class__ is bytes and at.__class__ is float):
+        data, pin, link = _bytes(data), _bytes(pin), _bytes(link)
+        at = float(at) if isinstance(at, int | float) else math.nan
+    return Entry(row["seq"], at, row["type"], unpacked(row["type"], data, pin), link)
+
+
+def _bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
 
 
 # --- transactions ------------------------------------------------------------------------------------------------
@@ -368,19 +433,15 @@ def create_run(
 ) -> Tx[int]:
     """Store a new run with its first events; its key. Part of a larger transaction where a task makes the run."""
     epoch = 1 if worker else 0
-    conversation, content = None, new.content
-    if new.after is not None:
-        conversation, beginning = yield from _joined(new.after, new.namespace)
-        # A conversation is kept from its first turn on: what that one owns need not be owned by each that follows.
-        if (yield from one("blob_owned", digest=new.spec, run=beginning)) is not None:
-            content = {name: data for name, data in content.items() if name != new.spec}
+    conversation = None if new.after is None else (yield from _joined(new.after, new.namespace))
+    pin = pin_of(first[0].data) if first else b""
     row = yield from one(
         "run_create",
         id=new.id,
         namespace=new.namespace,
         agent=new.agent,
         phase="running" if worker else "pending",
-        spec=new.spec,
+        pin=(yield from _pinned(new, pin)),
         epoch=epoch,
         last=len(first),
         worker=worker,
@@ -395,17 +456,35 @@ def create_run(
     if row is None:
         raise Conflict(f"there is already a run {new.id!r}")
     key: int = row["key"]
-    yield from _keep(key, content, new.created_at)
-    for name, data in new.content.items():
-        if name != new.spec:  # what was said before the run may name results that were kept whole
+    if content := {name: data for name, data in new.content.items() if name != new.spec}:
+        yield from _keep(key, content, new.created_at)
+        for data in content.values():  # what was said before the run may name results that were kept whole
             names = sorted(set(NAMED.findall(data)))
             yield from many("blob_use", [{"digest": each.decode(), "run": key} for each in names])
-    yield from _add_events(key, first)
+    yield from _add_events(key, first, pin)
     return key
 
 
-def _joined(run_id: str, namespace: str) -> Tx[tuple[str, int]]:
-    """Returns the conversation of a run that another one continues, and the key of its first turn. Raises `NotFound`.
+def _pinned(new: NewRun, pin: bytes) -> Tx[int]:
+    """Returns the key of what the run is pinned to, which owns its spec; stored by the first run that says it."""
+    name = content_digest(b"%b %b" % (new.spec.encode(), pin))
+    while (row := (yield from one("run_pin_find", digest=name))) is None:
+        yield from _put_spec(new)
+        yield from run("run_pin_add", digest=name, spec=new.spec, data=pin)
+    if not row["stored"]:
+        yield from _put_spec(new)
+    return row["key"]
+
+
+def _put_spec(new: NewRun) -> Tx[None]:
+    """Store the spec of a run, if it brings it along, and keep it until there is a pin that owns it."""
+    data = new.content.get(new.spec)
+    while not (yield from keep_alive(new.spec)) and data is not None:
+        yield from many("blob_put", [{"digest": new.spec, "data": data, "at": new.created_at}])
+
+
+def _joined(run_id: str, namespace: str) -> Tx[str]:
+    """Returns the conversation of a run that another one continues. Raises `NotFound`.
 
     Its first turn is locked, because whoever forgets conversations begins there.
     """
@@ -414,7 +493,7 @@ def _joined(run_id: str, namespace: str) -> Tx[tuple[str, int]]:
     if ends is None or len((yield from lock_runs(sorted(keys)))) < len(keys):
         raise NotFound(f"there is no run {run_id!r} to continue", hint="`foliot runs` lists them")
     yield from run("conversation_join", key=ends["key"])
-    return ends["first_id"], ends["first_key"]
+    return ends["first_id"]
 
 
 def _keep(key: int, content: Mapping[str, bytes], at: float) -> Tx[None]:
@@ -493,6 +572,7 @@ def _append(
     phase: Phase | None,
     summary: dict[str, Any] | None,
     taken: Sequence[str],
+    answered: Sequence[str] = (),
     in_transaction: TransactionBody | None = None,
 ) -> Tx[None]:
     if isinstance(in_transaction, LockingBody):
@@ -501,7 +581,9 @@ def _append(
     yield from _add_events(lease.key, entries)
     if taken:
         yield from many("signal_remove", [{"run_id": lease.run_id, "id": signal_id} for signal_id in taken])
-        yield from many("inbox_heard", [{"run_id": lease.run_id, "owner": lease.key, "id": each} for each in taken])
+    if answered:
+        given = [{"run_id": lease.run_id, "owner": lease.key, "id": each} for each in answered]
+        yield from many("inbox_answered", given)
     if phase == "waiting" and (yield from one("signal_any", run_id=lease.run_id)):
         raise SignalsPending(f"run {lease.run_id} has signals to take")
     if phase in TERMINAL:
@@ -521,13 +603,14 @@ def _let_go(
     phase: Phase,
     summary: dict[str, Any] | None,
     taken: Sequence[str],
+    answered: Sequence[str],
     due: float | None,
     in_transaction: TransactionBody | None,
 ) -> Tx[None]:
     """An append after which a run of a task is held by nobody: the queue and the task hear of it in the same breath."""
     if isinstance(in_transaction, LockingBody):
         yield from in_transaction.locks()
-    yield from _append(lease, entries, phase, summary, taken)
+    yield from _append(lease, entries, phase, summary, taken, answered)
     if phase in TERMINAL:
         yield from queue.remove(lease.key)
     else:
@@ -545,6 +628,8 @@ def _pass_fence(
     if entries:
         after, last, at = entries[0].seq - 1, entries[-1].seq, entries[-1].at
     else:
+        # A write of this holder may be under way that nobody waits for any more: the last event is known after it.
+        yield from lock_runs([lease.key])
         row = yield from one("run_fence", key=lease.key)
         if row is None or not _holds(lease, row):
             return (yield from _refuse(lease, 0))
@@ -591,11 +676,32 @@ def _plan_advance(lease: Lease, entries: Sequence[Entry]) -> Planned | None:
         data = entry.data
         if len(data) > large.LARGE:
             return None
-        added.append((key, entry.seq, entry.at, entry.type, data, None, entry.link))
+        added.append((key, entry.seq, entry.at, entry.type, packed(entry.type, data), None, entry.link))
     return Planned((last, key, lease.epoch, lease.worker, after), added)
 
 
 _ADVANCE = Guarded(_advance, guard="run_advance", add="event_add", plan=_plan_advance)
+
+
+def _walks(
+    namespace: str | None, agent: str | None, phases: set[Phase], narrow: Mapping[str, Any]
+) -> list[list[KeySource]]:
+    """Returns the queries that find runs by each of the filters alone."""
+    where = narrow if namespace is None else {**narrow, "namespace": namespace}
+    by_agent, in_phases = (
+        ("run_keys_of_agent_everywhere", "run_keys_in_phases_everywhere")
+        if namespace is None
+        else ("run_keys_of_agent", "run_keys_in_phases")
+    )
+    walks: list[list[KeySource]] = []
+    if agent:
+        walks.append([KeySource(by_agent, {**where, "agent": agent})])
+    if phases < set(ALL_PHASES):
+        walks.append([KeySource(in_phases, {**where, "phases": _array(sorted(phases))})])
+    if namespace is None:
+        # Of what is frequent, enough is soon met among the newest runs of all namespaces.
+        return [[KeySource("run_keys_everywhere", narrow)], *walks]
+    return walks or [[KeySource("run_keys", where)]]
 
 
 # The end of a run, and what it repeats.
@@ -603,7 +709,8 @@ _END: Final = "run.succeeded"
 _ANSWER: Final = "model.responded"
 
 
-def _add_events(key: int, entries: Sequence[Entry]) -> Tx[None]:
+def _add_events(key: int, entries: Sequence[Entry], pin: bytes = b"") -> Tx[None]:
+    """Add events of a run; the first one of all is stored without its pin."""
     added: list[tuple[Any, ...]] = []
     answer: Entry | None = None
     for entry in entries:
@@ -615,6 +722,7 @@ def _add_events(key: int, entries: Sequence[Entry]) -> Tx[None]:
             data, note = left
         elif entry.type == _ANSWER:
             answer = entry
+        data = packed(entry.type, data, pin if entry.seq == 1 else b"")
         added.append((key, entry.seq, entry.at, entry.type, data, note, entry.link))
     yield from many("event_add", added)
 
@@ -666,31 +774,41 @@ def _put_blobs(contents: Mapping[str, bytes], at: float, run_id: str) -> Tx[None
         yield from many("blob_use", [{"digest": name, "run": owner["key"]} for name in contents])
 
 
-def _purge(before: float, limit: int) -> Tx[int]:
-    found = yield from rows("purge_find", before=before, count=limit)
-    ended: list[Row] = []
-    if found:
-        yield from _lock_with_tasks(found)
-        keys = msgspec.json.encode([row["key"] for row in found]).decode()
-        ended = yield from rows("purge_ready", keys=keys, before=before)
+def _purge(found: Sequence[Row], before: float) -> Tx[int]:
+    yield from _lock_tasks(found)
+    return (yield from purge_runs(found, before))
+
+
+def purge_runs(found: Sequence[Row], before: float) -> Tx[int]:
+    """Forget those of these runs that ended before a time and that nothing keeps; how many. Tasks are locked by now."""
+    yield from lock_runs([row["key"] for row in found])
+    ended = yield from rows("purge_ready", keys=_array([str(row["key"]) for row in found]), before=before)
+    if ended:
         yield from _delete(ended)
     return len(ended)
 
 
-def _purge_content(digests: Sequence[str], before: float) -> Tx[int]:
-    unused = yield from rows("purge_hold", digests=msgspec.json.encode(list(digests)).decode())
-    yield from many("purge_blob", [{"digest": row["digest"], "before": before} for row in unused])
+def _purge_pins(keys: Sequence[int]) -> Tx[int]:
+    """Forget those of these pins that no run has any more; how many."""
+    unused = yield from rows("purge_pins_hold", keys=_array([str(key) for key in keys]))
+    yield from many("purge_pin", [{"key": row["key"]} for row in unused])
     return len(unused)
 
 
-def _lock_with_tasks(found: Sequence[Row]) -> Tx[None]:
-    yield from rows("purge_tasks", run_ids=msgspec.json.encode([row["id"] for row in found]).decode())
-    yield from lock_runs([row["key"] for row in found])
+def _purge_content(digests: Sequence[str], before: float) -> Tx[int]:
+    unused = yield from rows("purge_hold", digests=msgspec.json.encode(list(digests)).decode())
+    held = _array([row["digest"] for row in unused])
+    return (yield from run("purge_held", digests=held, before=before)) if unused else 0
+
+
+def _lock_tasks(found: Sequence[Row]) -> Tx[None]:
+    yield from rows("purge_tasks", run_ids=_array([row["id"] for row in found]))
 
 
 def _forget(run_id: str) -> Tx[None]:
     if (there := (yield from one("run_get", id=run_id))) is not None:
-        yield from _lock_with_tasks([there])
+        yield from _lock_tasks([there])
+        yield from lock_runs([there["key"]])
     row = yield from one("forget_find", id=run_id)
     if row is None:
         raise NotFound(f"there is no run {run_id!r}", hint="`foliot runs` lists them")
@@ -706,15 +824,11 @@ def _forget(run_id: str) -> Tx[None]:
 
 
 def _delete(ended: Sequence[Row]) -> Tx[None]:
-    for name, column in (
-        ("purge_events", "key"),
-        ("purge_signals", "id"),
-        ("purge_uses", "key"),
-        ("purge_doubts", "id"),
-        ("purge_inbox", "key"),
-        ("purge_run", "key"),
-    ):
-        yield from many(name, [{column: row[column]} for row in ended])
+    keys, ids = _array([str(row["key"]) for row in ended]), _array([row["id"] for row in ended])
+    for name in ("purge_events", "purge_uses", "purge_inbox", "purge_runs"):
+        yield from run(name, keys=keys)
+    for name in ("purge_signals", "purge_doubts"):
+        yield from run(name, ids=ids)
 
 
 def _array(texts: Sequence[str]) -> str:

@@ -126,6 +126,7 @@ class MemoryJournal:
         phase: Phase | None = None,
         summary: dict[str, Any] | None = None,
         taken: Sequence[str] = (),
+        answered: Sequence[str] = (),
         due: float | None = None,
         in_transaction: TransactionBody | None = None,
     ) -> None:
@@ -194,11 +195,11 @@ class MemoryJournal:
         agent: str | None = None,
         phases: Sequence[Phase] = (),
         limit: int = 50,
-        before: str | None = None,
+        before: str | int | None = None,
         private_to: str | None = None,
     ) -> list[RunInfo]:
         infos = [run.info for run in reversed(self._runs.values())]
-        last = next((info.key for info in infos if info.id == before), 0)
+        last = before if isinstance(before, int) else next((info.key for info in infos if info.id == before), 0)
         chosen = [
             info
             for info in infos

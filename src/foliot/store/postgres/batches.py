@@ -5,14 +5,16 @@ again at the top while everything of the first is still locked. So they are not 
 level. Each goes on until its next statement locks something, and waits there; of those that wait, the lowest lock is
 next. The heads that all share, the revision and the audit log, are therefore taken last, and for the shortest time.
 
+Between two locks bodies go abreast, and those that have come to the same statement do it as one, over arrays (sets.py):
+a hundred runs that end cost the round trips of one.
+
 What cannot be done in order is left out and comes again: a body that wants a row which another has locked and not done
 with, or one that was passed by. A body that has changed something by then cannot be left out; then nothing of the whole
 transaction is kept. That it is the rare case is a matter of speed, not of truth. A body that refuses (a conflict, most
 often) before it has changed anything is answered so, and the others go on.
 
-A head is read once for all bodies of the transaction: who comes second goes on from where the first has left it. And
-records of the audit log, which no body reads again, are added at the end, all in two statements: so its head, for which
-every writer of every process waits, is locked for three round trips however many bodies there are.
+The heads are moved once for all of them (store/heads.py): that of the audit log, for which every writer of every
+process waits, is locked for three round trips however many bodies there are.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from foliot.errors import FoliotError
-from foliot.store.postgres.driver import PostgresConnection
+from foliot.store.heads import ASK, Heads
 from foliot.store.queries import FREE, Locks, load_for_postgres, locks_of
-from foliot.store.transaction import LOCK_ORDER, Guarded, GuardFailed, Planned, Statement, Tx
+from foliot.store.transaction import LOCK_ORDER, Statement, Tx
 
 Key: TypeAlias = tuple[Any, ...]
 # Levels of which a body is done with its rows as soon as it goes on to the next: others of the transaction may have
@@ -36,7 +38,6 @@ Key: TypeAlias = tuple[Any, ...]
 PASSING: Final = frozenset(map(LOCK_ORDER.index, ("limit", "revision", "audit")))
 
 
-ASK: Final = object()
 _CHANGE: Final = re.compile(r"(?<!FOR )\b(INSERT|UPDATE|DELETE)\b")
 
 
@@ -58,59 +59,22 @@ class RefusedBody:
         self.error = error
 
 
-class Heads:
-    """The heads that the bodies of one transaction share, as the last of them has left them.
-
-    A head is locked by the first who asks, and changed by this transaction alone until its end.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[str, list[dict[str, Any]]] = {}
-        self._records: list[Any] = []
-        self._advance: Statement | None = None
-
-    def answer(self, statement: Statement) -> Any:
-        """The result of a statement that need not be done now, or `ASK`."""
-        params: Any = statement.params
-        match statement.name:
-            case "revision_lock" | "audit_turn":
-                return self._known.get(statement.name, ASK)
-            case "audit_add":
-                self._records.extend(params)
-                return None
-            case "audit_advance":
-                self._known["audit_turn"] = [{"seq": params["seq"], "hash": params["hash"]}]
-                self._advance = statement
-                return 1
-            case _:
-                return ASK
-
-    def done(self, statement: Statement) -> None:
-        """Notice where a statement that was done has left a head."""
-        if statement.name == "revision_set":
-            params: Any = statement.params
-            self._known["revision_lock"] = [{"revision": params["revision"]}]
-
-    @property
-    def rest(self) -> list[Statement]:
-        """The statements that are left for the end of the transaction."""
-        added = [Statement("audit_add", self._records, "many")] if self._records else []
-        return added if self._advance is None else [*added, self._advance]
-
-
 class Part:
-    """One body in a batch: where it stands, and whether it has locked or changed anything."""
+    """One body in a batch: where it stands, how far it has come, and whether it has locked or changed anything."""
 
-    __slots__ = ("body", "changed", "outcome", "statement", "touched")
+    __slots__ = ("body", "changed", "number", "outcome", "statement", "steps", "touched")
 
-    def __init__(self, body: Tx[Any]) -> None:
+    def __init__(self, number: int, body: Tx[Any]) -> None:
+        self.number = number
         self.body = body
         self.statement: Statement | None = None
+        self.steps = 0
         self.touched = False
         self.changed = False
         self.outcome: Any = None
 
     def go_on(self, result: Any) -> None:
+        self.steps += 1
         try:
             self.statement = self.body.send(result)
         except StopIteration as end:
@@ -122,9 +86,11 @@ class Part:
 
 
 class BodyBatch:
-    """The bodies of one transaction; `execute` does a statement for one of them, or (None) for all together."""
+    """The bodies of one transaction. `execute` does statements of one name, each for one of the parts or, without
+    parts, for all together; it returns their results.
+    """
 
-    def __init__(self, execute: Callable[[Part | None, Statement], Awaitable[Any]]) -> None:
+    def __init__(self, execute: Callable[[Sequence[Part], Sequence[Statement]], Awaitable[Sequence[Any]]]) -> None:
         self._execute = execute
         self._heads = Heads()
         self._level = -1
@@ -132,43 +98,116 @@ class BodyBatch:
         self._untold = False  # something of this level is locked, and nobody knows what
         self._owners: dict[tuple[int, Key], Part] = {}
         self._waiting: list[tuple[int, bool, list[Key], int, Part]] = []
+        self._abreast: list[Part] = []  # those that go on together now
 
     async def run(self, bodies: Sequence[Tx[Any]]) -> list[Any]:
         """Returns for each body its result, `RefusedBody` or `LeftOut`. Raises `OutOfOrder`, and what a body raises."""
-        parts = [Part(body) for body in bodies]
-        for number, part in enumerate(parts):
+        parts = [Part(number, body) for number, body in enumerate(bodies)]
+        for part in parts:
             part.go_on(None)
-            await self._drive(number, part)
+        await self._drive(parts)
         while self._waiting:
-            level, _, _, number, part = heappop(self._waiting)
-            if level > self._level:
-                self._level, self._highest, self._untold = level, None, False
-            await self._drive(number, part)
-        for statement in self._heads.rest:
-            await self._execute(None, statement)
+            await self._drive(self._next())
+        for statement in self._heads.take_rest():
+            await self._execute((), (statement,))
         return [part.outcome for part in parts]
 
-    async def _drive(self, number: int, part: Part) -> None:
-        """Drives the body until it ends, or wants a lock of a level that has not come yet."""
-        while (statement := part.statement) is not None:
-            locks = locks_of(statement.name)
-            if locks is None:
-                return self._leave_out(part, alone=True)
-            keys: list[Key] = []
-            if locks.level >= 0:
-                keys = [key for key in keys_of(statement, locks) if self._owners.get((locks.level, key)) is not part]
-                if (keys or locks.untold) and locks.level > self._level:
-                    return heappush(self._waiting, (locks.level, locks.untold, keys, number, part))
-                if (keys or locks.untold) and not self._may_take(locks, keys):
-                    return self._leave_out(part, alone=False)
-                self._take(part, locks, keys)
-            part.touched = part.touched or locks is not FREE or not _is_read(statement.name)
+    def _next(self) -> list[Part]:
+        """Returns the part that waits for the lowest lock, and those behind it with the same statement."""
+        level, untold, keys, _, part = heappop(self._waiting)
+        if level > self._level:
+            self._level, self._highest, self._untold = level, None, False
+        found, taken = [part], set(keys)
+        name = _name(part)
+        while self._waiting and not untold:
+            next_level, next_untold, next_keys, _, other = self._waiting[0]
+            if next_level != level or next_untold or _name(other) != name:
+                break
+            if not taken.isdisjoint(next_keys) and not _may_meet(name[0], level):
+                break
+            heappop(self._waiting)
+            found.append(other)
+            taken.update(next_keys)
+        return found
+
+    async def _drive(self, parts: Sequence[Part]) -> None:
+        """Drives bodies abreast, until each ends, or wants a lock of a level that has not come yet."""
+        self._abreast = list(parts)
+        while True:
+            self._abreast = [part for part in self._abreast if not self._stops(part)]
+            if not self._abreast:
+                return
+            # Who has come least far goes first, so that those which do the same do it together.
+            name = _name(min(self._abreast, key=_steps))
+            chosen = [part for part in self._abreast if _name(part) == name]
+            if len(chosen) > 1 and (locks := locks_of(name[0])) is not None and locks.level >= 0:
+                chosen = [
+                    part for _, _, part in sorted((self._wanted(part, locks), part.number, part) for part in chosen)
+                ]
+            await self._step([part for part in chosen if self._takes(part)])
+
+    async def _step(self, parts: Sequence[Part]) -> None:
+        asking: list[tuple[Part, Statement]] = []
+        for part in parts:
+            statement = part.statement
+            assert statement is not None  # `_stops` has left out those that have ended
+            part.touched = part.touched or locks_of(statement.name) is not FREE or not _is_read(statement.name)
             part.changed = part.changed or _changes(statement.name)
             if (result := self._heads.answer(statement)) is ASK:
-                result = await self._execute(part, statement)
+                asking.append((part, statement))
+            else:
+                part.go_on(result)
+        if asking:
+            results = await self._execute([part for part, _ in asking], [statement for _, statement in asking])
+            for (part, statement), result in zip(asking, results, strict=True):
                 self._heads.done(statement)
-            part.go_on(result)
-        return None
+                part.go_on(result)
+
+    def _stops(self, part: Part) -> bool:
+        """Whether a body has ended, is left out, or waits for a lock of a higher level."""
+        if (statement := part.statement) is None:
+            return True
+        if (locks := locks_of(statement.name)) is None:
+            self._leave_out(part, alone=True)
+            return True
+        if locks.level > self._level and (locks.untold or self._wanted(part, locks)):
+            self._wait(part, locks)
+            return True
+        return False
+
+    def _takes(self, part: Part) -> bool:
+        """Has a body take what its statement locks, all that is below it having been taken; else it goes no further."""
+        statement = part.statement
+        assert statement is not None
+        locks = locks_of(statement.name)
+        if locks is None or locks.level < 0:
+            return True
+        keys = self._wanted(part, locks)
+        if not keys and not locks.untold:
+            return True
+        if locks.level in PASSING and any(self._is_held(part, locks, key) for key in keys):
+            self._wait(part, locks)  # for whoever is abreast of it to go on
+            return False
+        if not self._may_take(locks, keys):
+            self._leave_out(part, alone=False)
+            return False
+        self._take(part, locks, keys)
+        return True
+
+    def _is_held(self, part: Part, locks: Locks, key: Key) -> bool:
+        owner = self._owners.get((locks.level, key))
+        assert part.statement is not None
+        return owner in self._abreast and not _may_meet(part.statement.name, locks.level)
+
+    def _wait(self, part: Part, locks: Locks) -> None:
+        if part in self._abreast:
+            self._abreast = [each for each in self._abreast if each is not part]
+        heappush(self._waiting, (locks.level, locks.untold, self._wanted(part, locks), part.number, part))
+
+    def _wanted(self, part: Part, locks: Locks) -> list[Key]:
+        """The rows that the statement of a body locks, and that the body has not locked yet."""
+        assert part.statement is not None
+        return [key for key in keys_of(part.statement, locks) if self._owners.get((locks.level, key)) is not part]
 
     def _may_take(self, locks: Locks, keys: Sequence[Key]) -> bool:
         if locks.level < self._level or self._untold:
@@ -198,6 +237,20 @@ class BodyBatch:
         part.statement, part.outcome = None, LeftOut(alone=alone)
 
 
+def _name(part: Part) -> tuple[str, str]:
+    assert part.statement is not None
+    return part.statement.name, part.statement.want
+
+
+def _steps(part: Part) -> int:
+    return part.steps
+
+
+def _may_meet(name: str, level: int) -> bool:
+    """Whether several may do a statement to the same row at once: to delete it, which only the first of them does."""
+    return level in PASSING and load_for_postgres(name)[0].startswith("DELETE")
+
+
 def keys_of(statement: Statement, locks: Locks) -> list[Key]:
     """The rows that a statement locks, in order; none when the parameters do not tell."""
     if locks.untold:
@@ -224,63 +277,3 @@ def _changes(name: str) -> bool:
 
 def _is_read(name: str) -> bool:
     return load_for_postgres(name)[0].startswith(("SELECT", "WITH"))
-
-
-# --- postgres sets ---------------------------------------------------------------------------------------------------
-
-# Many executions of one query as one statement over arrays, for bodies that are done together (`Guarded`).
-#
-#     INSERT INTO t (a, b) VALUES ($1, $2)      -> INSERT INTO t (a, b) SELECT * FROM unnest($1::int8[], $2::text[])
-#     UPDATE t SET a = $1 WHERE key = $2        -> UPDATE t SET a = given.p1
-#                                                    FROM (SELECT each.*
-#                                                            FROM unnest($1::int8[], $2::int8[]) AS each(p1, p2)
-#                                                            JOIN t AS locked ON locked.key = each.p2
-#                                                           ORDER BY locked.key FOR UPDATE OF locked) AS given
-#                                                   WHERE key = given.p2
-#
-# The rows are locked in the order of their keys, as everywhere: an UPDATE by itself takes them in the order of its
-# plan. A row of its own costs the server about 20 microseconds to bind and execute; a row of an array about 3.
-
-_VALUES = re.compile(r"\bVALUES\s*\([^()]*\)\s*$")
-_WHERE = re.compile(r"\bWHERE\b")
-_KEYED = re.compile(r"UPDATE (?P<table>\w+) .*?\bWHERE (?P<column>\w+) = \$(?P<number>\d+)", re.DOTALL)
-_NUMBER = re.compile(r"\$(\d+)")
-_known: dict[str, str] = {}
-
-
-async def run_together(connection: PostgresConnection, body: Guarded, planned: Sequence[Planned]) -> None:
-    """All guards in one statement, then all rows in one. Raises `GuardFailed` when a guard did not change its row."""
-    guards = [each.guard for each in planned]
-    status = await connection.execute(await _text(connection, body.guard), *_columns(guards))
-    if status != f"UPDATE {len(guards)}":
-        raise GuardFailed
-    rows = [row for each in planned for row in each.rows]
-    await connection.execute(await _text(connection, body.add), *_columns(rows))
-
-
-def over_arrays(text: str, types: Sequence[str]) -> str:
-    """The query with an array in the place of each parameter. Raises `FoliotError` for one of another form."""
-    arrays = ", ".join(f"${number}::{name}[]" for number, name in enumerate(types, 1))
-    if _VALUES.search(text):
-        return _VALUES.sub(f"SELECT * FROM unnest({arrays})", text)
-    key = _KEYED.match(text)
-    if key is None or len(_WHERE.findall(text)) != 1:
-        raise FoliotError(f"this query cannot be run over arrays: {text}")
-    names = ", ".join(f"p{number}" for number in range(1, len(types) + 1))
-    start, end = _WHERE.split(_NUMBER.sub(r"given.p\1", text))
-    each = f"SELECT each.* FROM unnest({arrays}) AS each({names})"
-    turn = f"JOIN {key['table']} AS locked ON locked.{key['column']} = each.p{key['number']}"
-    order = f"ORDER BY locked.{key['column']} FOR UPDATE OF locked"
-    return f"{start}FROM ({each} {turn} {order}) AS given WHERE{end}"
-
-
-async def _text(connection: PostgresConnection, name: str) -> str:
-    if (text := _known.get(name)) is None:
-        single, _ = load_for_postgres(name)
-        prepared = await connection.prepare(single)
-        text = _known[name] = over_arrays(single, [each.name for each in prepared.get_parameters()])
-    return text
-
-
-def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)]

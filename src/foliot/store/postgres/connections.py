@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from foliot.common.cancellation import stop_tasks
 from foliot.common.waits import Waits, keep_alive
 from foliot.kernel.backoff import backoff
-from foliot.store.postgres.driver import DriverErrors, Pool, PostgresConnection, connect, is_lost, make_pool
+from foliot.store.postgres.driver import DriverErrors, NotSent, PostgresConnection, connect, is_lost
 
 _LIMIT: Final = """
 SELECT set_config(bound.name, bound.value::text, false)
@@ -29,37 +31,71 @@ SELECT set_config(bound.name, bound.value::text, false)
 """
 
 
+# A connection that was not used for so many seconds is ended: many processes share what a server has.
+IDLE: Final = 300.0
+
+
+# What is written looks up rows by their keys, a few or some hundred. A plan that walks through a table because it was
+# small when the plan was made is kept for minutes, while the table grows: so there is none.
+BY_KEYS: Final = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin")
+
+
 class Connections:
-    """A pool. Make it with `await Connections.open(url, size, waits)`. Belongs to one event loop."""
+    """Up to `size` connections, made when they are needed. Belongs to one event loop.
 
-    def __init__(self, url: str, pool: Pool, waits: Waits) -> None:
+    The one used last is used next: the others grow old and are ended. It is not the driver's pool, which starts
+    a task and asks the loop for a timer at every use: a third of what a short query costs.
+    """
+
+    def __init__(self, url: str, size: int, waits: Waits, *, off: Sequence[str] = ()) -> None:
+        """`off` are settings of the planner that are off in these sessions."""
         self._url = url
-        self._pool = pool
+        self._size = size
+        self._off = off
         self._waits = waits
+        self._made: set[PostgresConnection] = set()
+        self._making = 0
+        self._free: list[tuple[PostgresConnection, float]] = []  # since when; the one used last is last
+        self._waiting: deque[asyncio.Future[PostgresConnection | None]] = deque()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._closed = False
 
-    @classmethod
-    async def open(cls, url: str, size: int, waits: Waits) -> Connections:
-        async def begin(connection: PostgresConnection) -> None:
-            await _bound(connection, waits)
-
-        return cls(url, await make_pool(url, size, within=waits.attempt, begin=begin), waits)
-
-    @asynccontextmanager
-    async def hold(self, *, within: float | None = None) -> AsyncGenerator[PostgresConnection]:
+    def hold(self, *, within: float | None = None) -> HeldConnection:
         """One connection for one piece of work, which takes `within` seconds at most, all in all (else one attempt).
 
         Raises `TimeoutError` when it would take longer; nothing more is then known of the work than after a reset.
         """
-        async with asyncio.timeout(self._waits.attempt if within is None else min(within, self._waits.attempt)):
-            connection = await self._pool.acquire(timeout=None)
+        return HeldConnection(self, self._waits.attempt if within is None else min(within, self._waits.attempt))
+
+    async def acquire(self) -> PostgresConnection:
+        """A connection for the caller alone, until it is released. Waits, in line, when all are in use."""
+        loop = asyncio.get_running_loop()
+        while not self._closed:
+            while self._free:
+                connection, _ = self._free.pop()
+                if not connection.is_closed():
+                    return connection
+                self._made.discard(connection)
+            if len(self._made) + self._making < self._size:
+                return await self._make()
+            place: asyncio.Future[PostgresConnection | None] = loop.create_future()
+            self._waiting.append(place)
             try:
-                yield connection
-            except BaseException as error:
-                if is_lost(error) or not isinstance(error, Exception):
-                    connection.terminate()
+                if (given := await place) is not None:
+                    return given
+            except BaseException:
+                if place.done() and not place.cancelled():  # it was given one, and stopped, at the same moment
+                    self._pass_on(place.result())
                 raise
-            finally:
-                await self._pool.release(connection)
+        raise NotSent("the store is closed")
+
+    def release(self, connection: PostgresConnection) -> None:
+        """Gives a connection back. One that has ended makes room for another."""
+        if connection.is_closed():
+            self._made.discard(connection)
+            self._pass_on(None)
+        else:
+            self._pass_on(connection)
 
     async def listener(self) -> PostgresConnection:
         """A connection of its own, for whoever listens. Ended by its owner."""
@@ -67,6 +103,8 @@ class Connections:
         try:
             async with asyncio.timeout(self._waits.attempt):
                 await _bound(connection, self._waits)
+                if self._off:
+                    await connection.execute("; ".join(f"SET {setting} = off" for setting in self._off))
         except BaseException:
             connection.terminate()
             raise
@@ -74,15 +112,92 @@ class Connections:
 
     async def close(self) -> None:
         """Let what is at work end, but not for long."""
+        self._closed = True
         try:
             async with asyncio.timeout(self._waits.leave):
-                await self._pool.close()
+                while self._making or len(self._free) < len(self._made):
+                    place: asyncio.Future[PostgresConnection | None] = asyncio.get_running_loop().create_future()
+                    self._waiting.append(place)
+                    if (given := await place) is not None:
+                        self._free.append((given, 0.0))
+                await asyncio.gather(*(connection.close() for connection in self._made), return_exceptions=True)
         except TimeoutError:
+            pass
+        finally:
             self.terminate()
 
     def terminate(self) -> None:
         """End all connections at once."""
-        self._pool.terminate()
+        self._closed = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for connection in self._made:
+            connection.terminate()
+        while self._waiting:
+            self._pass_on(None)
+
+    async def _make(self) -> PostgresConnection:
+        self._making += 1
+        try:
+            connection = await self.listener()
+        except BaseException:
+            self._making -= 1
+            self._pass_on(None)
+            raise
+        self._making -= 1
+        self._made.add(connection)
+        if self._closed:
+            connection.terminate()
+        return connection
+
+    def _pass_on(self, connection: PostgresConnection | None) -> None:
+        """Gives a connection to the caller that waits longest; one that is given none makes one."""
+        while self._waiting:
+            place = self._waiting.popleft()
+            if not place.done():
+                place.set_result(connection)
+                return
+        if connection is not None:
+            loop = asyncio.get_running_loop()
+            self._free.append((connection, loop.time()))
+            if self._sweep is None:
+                self._sweep = loop.call_later(IDLE, self._end_idle)
+
+    def _end_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        old = [connection for connection, since in self._free if since <= loop.time() - IDLE]
+        self._free = [each for each in self._free if each[0] not in old]
+        for connection in old:
+            connection.terminate()
+            self._made.discard(connection)
+        self._sweep = loop.call_later(IDLE, self._end_idle) if self._free and not self._closed else None
+
+
+class HeldConnection:
+    """A connection for as long as its block lasts, and no longer than it may. Work that is cut off ends it."""
+
+    __slots__ = ("_connection", "_connections", "_timeout")
+
+    def __init__(self, connections: Connections, within: float) -> None:
+        self._connections = connections
+        self._timeout = asyncio.timeout(within)
+        self._connection: PostgresConnection | None = None
+
+    async def __aenter__(self) -> PostgresConnection:
+        await self._timeout.__aenter__()
+        try:
+            connection = self._connection = await self._connections.acquire()
+        except BaseException:
+            await self._timeout.__aexit__(*sys.exc_info())
+            raise
+        return connection
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        assert self._connection is not None  # entered
+        if error is not None and (is_lost(error) or not isinstance(error, Exception)):
+            self._connection.terminate()
+        self._connections.release(self._connection)
+        await self._timeout.__aexit__(kind, error, trace)
 
 
 async def _bound(connection: PostgresConnection, waits: Waits) -> None:

@@ -2,9 +2,9 @@
 
 A body of a transaction is driven on one connection, statement by statement. When several wait, one connection runs them
 in a single transaction, in the order of what they lock (batches.py): each then costs only its own statements,
-not a BEGIN and a COMMIT (with a wait for the disk) of its own; those that decide nothing (`Guarded`) share even their
-statements. If one of them fails after it has changed something, the transaction is rolled back and each is run again
-alone, which bodies must allow anyway.
+not a BEGIN and a COMMIT (with a wait for the disk) of its own, and what several have come to do is one statement. Those
+that decide nothing (`Guarded`) are one statement altogether. If a body fails after it has changed something, the
+transaction is rolled back and each is run again alone, which bodies must allow anyway.
 
 Belongs to the event loop that opened it.
 """
@@ -17,19 +17,30 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
-from weakref import WeakKeyDictionary
 
 from foliot.common.cancellation import stop_tasks
 from foliot.common.waits import Waits
-from foliot.errors import Unavailable, UsageError
+from foliot.errors import ReadTooLong, TooManyReads, Unavailable, UsageError
 from foliot.store import schema
 from foliot.store.base import Size
 from foliot.store.database_clock import DatabaseClock, follow, steady
 from foliot.store.incarnation import settle
-from foliot.store.postgres.batches import BodyBatch, LeftOut, Part, RefusedBody, run_together
-from foliot.store.postgres.connections import SEND, Connections, Notice, Noticeboard, watch_over
-from foliot.store.postgres.driver import DriverErrors, PostgresConnection, Retryable, connect, explain, is_lost, place
-from foliot.store.queries import load_for_postgres
+from foliot.store.postgres.batches import BodyBatch, LeftOut, Part, RefusedBody
+from foliot.store.postgres.connections import BY_KEYS, SEND, Connections, Notice, Noticeboard, watch_over
+from foliot.store.postgres.driver import (
+    DriverErrors,
+    NotSent,
+    PostgresConnection,
+    Retryable,
+    RowErrors,
+    connect,
+    explain,
+    is_lost,
+    is_too_long,
+    place,
+)
+from foliot.store.postgres.sets import can_share, run_guarded, run_many, run_shared
+from foliot.store.queries import load_for_postgres, long_reads
 from foliot.store.transaction import Alone, Guarded, Params, Planned, Row, Statement, Tx
 
 # --- postgres signal -------------------------------------------------------------------------------------------------
@@ -48,7 +59,6 @@ class ChangeSignal:
     def __init__(self, board: Noticeboard) -> None:
         self._board = board
         self._count = 0
-        self._seen: WeakKeyDictionary[asyncio.Task[Any], int] = WeakKeyDictionary()
         self._waiting: set[asyncio.Future[None]] = set()
         self._listening = False
 
@@ -57,25 +67,22 @@ class ChangeSignal:
         self.wake()
         self._board.post(CHANNEL)
 
-    async def wait(self, timeout: float) -> None:
-        """Return at the next commit, or after `timeout` seconds.
-
-        What counts as seen is what had happened when the same task last returned from here, so a commit between its
-        read and this call is not missed. The price is a needless return now and then.
-        """
+    def mark(self) -> int:
+        """Returns how many commits this process knows of. What is committed before it listens counts as one more."""
         if not self._listening:
             self._listening = True
             self._board.listen(CHANNEL, self.wake)
-        task = asyncio.current_task()
-        assert task is not None  # coroutines run in tasks
-        if self._seen.get(task) == self._count:
+        return self._count
+
+    async def wait(self, seen: object, timeout: float) -> None:
+        """Return at the first commit after the mark `seen`, or after `timeout` seconds."""
+        if self.mark() == seen:
             woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.add(woken)
             try:
                 await asyncio.wait((woken,), timeout=timeout)
             finally:
                 self._waiting.discard(woken)
-        self._seen[task] = self._count
 
     def wake(self, _payload: str | None = None) -> None:
         """Wakes the waiting callers: something was committed, here or elsewhere, or the store is closing."""
@@ -94,6 +101,8 @@ T = TypeVar("T")
 
 POOL = 10
 WRITERS = 4
+# So many of the others may be held by reads that can become long: the rest is for small ones, whatever people list.
+LONG_READS = 3
 LARGEST_BATCH = 64
 ALONE = 2
 ATTEMPTS = 5
@@ -115,6 +124,9 @@ class _Job(NamedTuple):
         """Whether it decides nothing, and is done with others of its kind only."""
         return isinstance(self.body, Guarded)
 
+    def goes_with(self, other: _Job) -> bool:
+        return self.body is other.body if self.is_fact else not other.is_fact
+
 
 class _CommitUnknown(Exception):
     """The connection went away while the COMMIT was on its way."""
@@ -123,11 +135,14 @@ class _CommitUnknown(Exception):
 class PostgresDatabase:
     """One PostgreSQL database. Make it with `await PostgresDatabase.open(url)`."""
 
-    def __init__(self, url: str, connections: Connections, waits: Waits) -> None:
-        """Use `open`; the database must have been migrated."""
+    def __init__(self, url: str, connections: Connections, waits: Waits, *, writing: Connections | None = None) -> None:
+        """Use `open`; the database must have been migrated. `writing`: for what is written, else `connections` too."""
         self._place = place(url)
         self._connections = connections
+        self._writing = writing or connections
         self._waits = waits
+        self._long = long_reads()
+        self._long_places = asyncio.Semaphore(LONG_READS)
         self._pending: deque[_Job] = deque()
         self._under_way: list[list[_Job]] = []
         self._sweep: asyncio.TimerHandle | None = None
@@ -135,7 +150,8 @@ class PostgresDatabase:
         self._board = Noticeboard(self._listener, self._send, waits)
         self._signal = ChangeSignal(self._board)
         self._closed = False
-        self._clock = DatabaseClock()
+        # The server's time. It only reckons, so any thread may ask.
+        self.clock = self.lease_clock = self._clock = DatabaseClock()
         self._following: asyncio.Task[None] | None = None
 
     @classmethod
@@ -145,13 +161,14 @@ class PostgresDatabase:
         waits = waits or Waits()
         try:
             await _migrate(url, where, waits)
-            connections = await Connections.open(url, POOL, waits)
+            connections = Connections(url, POOL - WRITERS, waits)
+            writing = Connections(url, WRITERS, waits, off=BY_KEYS)
         except DriverErrors as error:
             # Not `from error`: the driver may quote the URL.
             raise explain(error, where) from None
         except ValueError:
             raise UsageError(f"the URL of PostgreSQL at {where} has a part that is not understood") from None
-        database = cls(url, connections, waits)
+        database = cls(url, connections, waits, writing=writing)
         try:
             await database._measure_clock()
         except DriverErrors as error:
@@ -166,10 +183,24 @@ class PostgresDatabase:
 
     async def read(self, name: str, /, **params: Any) -> list[Row]:
         self._check_open()
+        ends = asyncio.get_running_loop().time() + self._waits.answer
+        if name not in self._long:
+            return await self._fetch(name, params, ends)
+        try:
+            async with asyncio.timeout(self._waits.place):
+                await self._long_places.acquire()
+        except TimeoutError:
+            raise TooManyReads.of(name, self._waits.place) from None
+        try:
+            self._check_open()
+            return await self._fetch(name, params, ends)
+        finally:
+            self._long_places.release()
+
+    async def _fetch(self, name: str, params: Params, ends: float) -> list[Row]:
         text, names = load_for_postgres(name)
         arguments = [params[each] for each in names]
         now = asyncio.get_running_loop().time
-        ends = now() + self._waits.answer
         for attempt in (1, 2):
             try:
                 async with self._connections.hold(within=ends - now()) as connection:
@@ -177,6 +208,8 @@ class PostgresDatabase:
             except DriverErrors as error:
                 # A connection that broke while nobody used it is replaced by the pool.
                 if attempt == 2 or not is_lost(error):
+                    if is_too_long(error) and name in self._long:
+                        raise ReadTooLong.of(name, now() - ends + self._waits.answer) from error
                     raise explain(error, self._place) from error
         raise AssertionError("unreachable")
 
@@ -192,21 +225,19 @@ class PostgresDatabase:
             self._writers.add(asyncio.create_task(self._drain()))
         return future
 
-    def clock(self) -> float:
-        """The server's time. Only reckons, so that any thread may ask."""
-        return self._clock()
-
-    lease_clock = clock
-
     async def _measure_clock(self) -> None:
         async with self._connections.hold() as connection:
             asked = steady()
             theirs = await connection.fetchval("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS float8)")
             self._clock.measured(theirs, asked, steady())
 
-    async def wait_for_change(self, *, timeout: float) -> None:
+    def change_mark(self) -> object:
         self._check_open()
-        await self._signal.wait(timeout)
+        return self._signal.mark()
+
+    async def wait_for_change(self, seen: object, *, timeout: float) -> None:
+        self._check_open()
+        await self._signal.wait(seen, timeout)
 
     def version(self) -> None:
         return None  # a notice of a change may come later than the change
@@ -233,6 +264,9 @@ class PostgresDatabase:
     async def shrink(self) -> int:
         return 0  # its own autovacuum sees to it that what is free is used again
 
+    async def refresh_statistics(self) -> None:
+        """Does nothing: PostgreSQL's own autovacuum does it."""
+
     async def close(self) -> None:
         if self._closed:
             return
@@ -246,7 +280,7 @@ class PostgresDatabase:
         await stop_tasks(*self._writers)
         self._signal.wake()
         await self._board.close()
-        await self._connections.close()
+        await asyncio.gather(self._connections.close(), self._writing.close())
 
     def _check_open(self) -> None:
         if self._closed:
@@ -272,7 +306,7 @@ class PostgresDatabase:
             batch = self._next_batch()
             self._under_way.append(batch)
             try:
-                if len(batch) > 1:
+                if len(batch) > 1 or (batch and batch[0].is_fact and batch[0].passed_by < ALONE):
                     self._pending.extendleft(reversed(await self._run_together(batch)))
                 elif batch:
                     await self._run_alone(batch[0])
@@ -280,18 +314,18 @@ class PostgresDatabase:
                 self._under_way.remove(batch)
 
     def _next_batch(self) -> list[_Job]:
-        """The jobs that wait longest and may share a transaction: facts with facts, bodies with bodies."""
+        """The jobs that wait longest and may share a transaction: bodies with bodies, facts with those of a kind."""
         batch: list[_Job] = []
         others: list[_Job] = []
         while self._pending and len(batch) < LARGEST_BATCH and len(others) < LARGEST_BATCH:
             job = self._pending.popleft()
             if job.future.done():
                 continue
-            if batch and (job.passed_by > 1 or job.is_fact is not batch[0].is_fact):
+            if batch and (job.passed_by >= ALONE or not job.goes_with(batch[0])):
                 others.append(job)
                 continue
             batch.append(job)
-            if job.passed_by > 1:
+            if job.passed_by >= ALONE:
                 break
         self._pending.extendleft(reversed(others))
         return batch
@@ -319,7 +353,7 @@ class PostgresDatabase:
     async def _run_together(self, batch: list[_Job]) -> list[_Job]:
         """Commit the batch at once; the jobs of which nothing is stored, and that must be done again."""
         try:
-            results = await self._transact(batch)
+            results = await (self._record if batch[0].is_fact else self._transact)(batch)
         except _CommitUnknown as error:
             self._fail(batch, error)
             return []
@@ -367,7 +401,7 @@ class PostgresDatabase:
     async def _transact(self, batch: list[_Job]) -> list[Any]:
         committing = False
         try:
-            async with self._connections.hold() as connection:
+            async with self._writing.hold() as connection:
                 await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
                 try:
                     results = await self._run_all(connection, batch)
@@ -385,28 +419,38 @@ class PostgresDatabase:
         return results
 
     async def _run_all(self, connection: PostgresConnection, batch: list[_Job]) -> list[Any]:
-        """One body to its end; several in the order of what they lock; of facts, all of a kind in two statements."""
+        """One body to its end; several in the order of what they lock, with the statements that they have in common."""
         if len(batch) == 1:
             return [await self._drive(connection, batch[0])]
-        if not batch[0].is_fact:
 
-            async def execute(part: Part | None, statement: Statement) -> Any:
-                if part is None:
-                    return await _execute(connection, statement)
-                return await self._step(connection, part.body, statement)
+        async def execute(parts: Sequence[Part], statements: Sequence[Statement]) -> Sequence[Any]:
+            if not parts:
+                return [await _execute(connection, each) for each in statements]
+            if len(parts) > 1 and (shared := await _execute_shared(connection, statements)) is not None:
+                return shared
+            return [
+                await self._step(connection, part.body, statement)
+                for part, statement in zip(parts, statements, strict=True)
+            ]
 
-            return await BodyBatch(execute).run([job.body(*job.args, **job.kwargs) for job in batch])
-        results: list[Any] = []
-        kinds: dict[Guarded, list[Planned]] = {}
-        for job in batch:
-            body: Any = job.body
-            planned = body.plan(*job.args)
-            results.append(None if planned is not None else LeftOut(alone=True))
-            if planned is not None:
-                kinds.setdefault(body, []).append(planned)
-        for kind, plans in kinds.items():
-            await run_together(connection, kind, plans)
-        return results
+        return await BodyBatch(execute).run([job.body(*job.args, **job.kwargs) for job in batch])
+
+    async def _record(self, batch: list[_Job]) -> list[Any]:
+        """Facts of one kind in one statement, a transaction by itself. Whose guard did not hold is left out."""
+        kind: Any = batch[0].body
+        plans: list[Planned | None] = [kind.plan(*job.args) for job in batch]
+        wanted = [planned for planned in plans if planned is not None]
+        asked = False
+        try:
+            async with self._writing.hold() as connection:
+                asked = True
+                held = iter(await run_guarded(connection, kind, wanted) if wanted else ())
+        except Exception as error:
+            if asked and is_lost(error) and not isinstance(error, NotSent):
+                raise _CommitUnknown from error
+            raise
+        self._signal.committed()
+        return [None if planned is not None and next(held) else LeftOut(alone=True) for planned in plans]
 
     async def _drive(self, connection: PostgresConnection, job: _Job) -> Any:
         """Drive one body to its end. A failed statement is raised inside the body, which may only translate it."""
@@ -449,11 +493,7 @@ class PostgresDatabase:
 async def _execute(connection: PostgresConnection, statement: Statement) -> Any:
     text, names = load_for_postgres(statement.name)
     if statement.want == "many":
-        sets: Any = statement.params
-        if type(sets[0]) is not tuple:
-            sets = [[each[name] for name in names] for each in sets]
-        await connection.executemany(text, sets)
-        return None
+        return await run_many(connection, statement.name, _sets(statement, names))
     params: Params = statement.params  # type: ignore[assignment]  # only "many" has a sequence
     arguments = [params[name] for name in names]
     if statement.want == "rows":
@@ -461,6 +501,23 @@ async def _execute(connection: PostgresConnection, statement: Statement) -> Any:
     status = await connection.execute(text, *arguments)  # such as "UPDATE 3"
     count = status.rpartition(" ")[2]
     return int(count) if count.isdecimal() else 0
+
+
+async def _execute_shared(connection: PostgresConnection, statements: Sequence[Statement]) -> Sequence[Any] | None:
+    """Several statements of one name as one; None when they must be done one by one."""
+    name, want = statements[0].name, statements[0].want
+    if not can_share(name, want):
+        return None
+    if want != "many":
+        return await run_shared(connection, statements)
+    names = load_for_postgres(name)[1]
+    await run_many(connection, name, [each for statement in statements for each in _sets(statement, names)])
+    return [None] * len(statements)
+
+
+def _sets(statement: Statement, names: Sequence[str]) -> Sequence[Sequence[Any]]:
+    sets: Any = statement.params
+    return sets if type(sets[0]) is tuple else [[each[name] for name in names] for each in sets]
 
 
 async def _migrate(url: str, where: str, waits: Waits) -> None:
@@ -498,4 +555,8 @@ async def migrate(connection: PostgresConnection, where: str, *, upto: int | Non
     wanted = [each for each in schema.pending(version, "postgres", where) if upto is None or each.version <= upto]
     async with connection.transaction():  # all or nothing, as on SQLite
         for migration in wanted:
-            await connection.execute(migration.script)
+            try:
+                await connection.execute(migration.script)
+            except RowErrors as error:
+                # Its text may quote a row, which is nobody's business.
+                raise schema.failure(migration, where, type(error).__name__) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib import import_module
 from typing import Any, Protocol
@@ -31,7 +31,15 @@ Lost: tuple[type[Exception], ...] = (
     asyncpg.IdleSessionTimeoutError,
     asyncpg.InternalClientError,
 )
+# The driver refuses by itself, such as on a connection that was lost meanwhile: the server has heard nothing.
+NotSent: type[Exception] = asyncpg.InterfaceError
 ServerError: type[Exception] = asyncpg.PostgresError
+# What rows, not circumstances, are the cause of.
+RowErrors: tuple[type[Exception], ...] = (
+    asyncpg.IntegrityConstraintViolationError,
+    asyncpg.DataError,
+    asyncpg.ProgramLimitExceededError,
+)
 DriverErrors: tuple[type[Exception], ...] = (ServerError, *Lost)
 
 
@@ -54,15 +62,9 @@ class PostgresConnection(Protocol):
     async def remove_listener(self, channel: str, callback: Callable[..., None], /) -> None: ...
     def add_termination_listener(self, callback: Callable[[Any], None], /) -> None: ...
     def transaction(self) -> AbstractAsyncContextManager[Any]: ...
+    def is_closed(self) -> bool: ...
     def terminate(self) -> None: ...
     async def close(self) -> None: ...
-
-
-class Pool(Protocol):
-    async def acquire(self, *, timeout: float | None) -> PostgresConnection: ...
-    async def release(self, connection: PostgresConnection, /) -> None: ...
-    async def close(self) -> None: ...
-    def terminate(self) -> None: ...
 
 
 def is_lost(error: BaseException) -> bool:
@@ -70,22 +72,14 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, Lost)
 
 
+def is_too_long(error: BaseException) -> bool:
+    """Whether the server has stopped the statement at its time limit."""
+    return str(getattr(error, "sqlstate", "")) == "57014"
+
+
 async def connect(url: str, *, within: float) -> PostgresConnection:
     """Raises `TimeoutError` after `within` seconds."""
-    return await asyncpg.connect(url, timeout=within)
-
-
-async def make_pool(
-    url: str, size: int, *, within: float, begin: Callable[[PostgresConnection], Awaitable[None]]
-) -> Pool:
-    """`begin` is done with each new connection, which must be made `within` so many seconds."""
-    return await asyncpg.create_pool(
-        url, min_size=0, max_size=size, init=begin, reset=_leave_as_is, statement_cache_size=512, timeout=within
-    )
-
-
-async def _leave_as_is(connection: PostgresConnection) -> None:
-    """Instead of the pool's reset, a round trip after every use: no query here changes the state of a session."""
+    return await asyncpg.connect(url, timeout=within, statement_cache_size=512)
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

@@ -17,6 +17,11 @@ VALUES (:seq, :at, :moment, :namespace, :agent, :tool, :run_id, :call_id, :outco
 -- locks: -
 UPDATE audit_head SET seq = :seq, hash = :hash WHERE name = 'head';
 
+-- name: audit_advance_from
+-- locks: audit
+-- Only from where the caller has left it, which nobody else has moved.
+UPDATE audit_head SET seq = :seq, hash = :hash WHERE name = :name AND seq = :after AND hash = :behind;
+
 -- name: audit_read
 SELECT seq, at, moment, namespace, agent, tool, run_id, call_id, outcome, data, hash
   FROM audit WHERE seq > :after ORDER BY seq LIMIT :count;
@@ -25,20 +30,49 @@ SELECT seq, at, moment, namespace, agent, tool, run_id, call_id, outcome, data, 
 SELECT seq, data, hash FROM audit WHERE seq = :seq;
 
 -- name: audit_find
--- Newest first; an empty text means any.
+-- reads: many
+-- Newest first, with one query for each index; an empty text means any.
+SELECT seq, data, hash
+  FROM audit
+ WHERE namespace = :namespace AND -seq > -CAST(:before AS BIGINT) AND at >= :since AND at < :until
+   AND (:agent = '' OR agent = :agent)
+   AND (:call_id = '' OR call_id = :call_id)
+   AND (:moment = '' OR moment = :moment)
+   AND (:outcome = '' OR outcome = :outcome)
+ ORDER BY -seq LIMIT :count;
+
+-- name: audit_find_everywhere
+-- reads: many
 SELECT seq, data, hash
   FROM audit
  WHERE seq < :before AND at >= :since AND at < :until
-   AND (:namespace = '' OR namespace = :namespace)
    AND (:agent = '' OR agent = :agent)
-   AND (:tool = '' OR tool = :tool)
    AND (:call_id = '' OR call_id = :call_id)
    AND (:moment = '' OR moment = :moment)
    AND (:outcome = '' OR outcome = :outcome)
  ORDER BY seq DESC LIMIT :count;
 
+-- name: audit_find_tool
+-- reads: many
+SELECT seq, data, hash
+  FROM audit
+ WHERE namespace = :namespace AND tool = :tool AND -seq > -CAST(:before AS BIGINT) AND at >= :since AND at < :until
+   AND (:agent = '' OR agent = :agent)
+   AND (:call_id = '' OR call_id = :call_id)
+   AND (:moment = '' OR moment = :moment)
+   AND (:outcome = '' OR outcome = :outcome)
+ ORDER BY -seq LIMIT :count;
+
+-- name: audit_namespaces
+-- Namespaces with records: the recursion hops from one to the next in the index.
+WITH RECURSIVE space (name) AS (
+    SELECT MIN(a.namespace) FROM audit AS a
+    UNION ALL
+    SELECT (SELECT MIN(a.namespace) FROM audit AS a WHERE a.namespace > s.name) FROM space AS s WHERE s.name IS NOT NULL)
+SELECT name AS namespace FROM space WHERE name IS NOT NULL;
+
 -- name: audit_find_run
--- The same for one run, which has an index: every other way to look for records goes along all of them.
+-- reads: many
 SELECT seq, data, hash
   FROM audit
  WHERE run_id = :run_id AND seq < :before AND at >= :since AND at < :until
@@ -68,9 +102,11 @@ SELECT seq FROM audit WHERE seq > :after AND seq <= :last AND moment <> :moment 
 DELETE FROM audit WHERE seq <= :last;
 
 -- name: audit_finished
+-- reads: many
 SELECT data FROM audit WHERE run_id = :run_id AND moment = 'finished';
 
 -- name: audit_short
+-- reads: many
 -- Runs that nobody drives, with more results in their journals than records in the log. What the kernel answered in the
 -- place of a tool has no record, so such a run may still lack nothing.
 SELECT r.key AS key, r.id AS id FROM run AS r

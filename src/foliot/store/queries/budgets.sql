@@ -35,6 +35,7 @@ UPDATE budget_account
  WHERE key = :key;
 
 -- name: budget_list
+-- reads: many
 -- Newest first, of one budget or (an empty name) of all of them.
 SELECT key, namespace, budget, payer, period, spent, reserved, spent_tokens, reserved_tokens, updated_at
   FROM budget_account
@@ -89,6 +90,7 @@ SELECT run_id, act, amount, tokens, accounts
   FROM budget_hold WHERE run_id = :run_id AND state = 'held' AND holder <> :holder ORDER BY run_id, act;
 
 -- name: budget_holders
+-- reads: many
 SELECT DISTINCT holder FROM budget_hold WHERE state = 'held';
 
 -- name: budget_hold_renew

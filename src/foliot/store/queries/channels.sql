@@ -1,8 +1,10 @@
 -- Deliveries that wait, and the channels that are read. See migrations/0031_sessions.sql for the columns.
 
 -- name: inbox_details_of_run
--- What came along with the inputs that a run answered, in the order of arrival.
-SELECT details FROM inbox WHERE run_id = :run_id AND status = 'consumed' ORDER BY seq;
+-- What came along with the inputs that a run answered and that name a channel, in the order of arrival. The condition on
+-- their text is that of the index.
+SELECT details FROM inbox
+ WHERE run_id = :run_id AND status = 'consumed' AND details LIKE '%channel"%' ORDER BY seq;
 
 -- name: outbox_answer
 -- locks: -
@@ -43,6 +45,7 @@ RETURNING key, run_id, target, namespace, channel, address, text, state, attempt
           ended_at;
 
 -- name: outbox_due
+-- reads: many
 -- The channels for which something is due that no earlier delivery to its target holds up, the longest due first.
 SELECT o.namespace, o.channel, MIN(o.due_at) AS due_at FROM outbox AS o
  WHERE o.state = 'pending' AND o.due_at <= :now
@@ -60,6 +63,7 @@ UPDATE outbox SET state = :state, error = :error, ended_at = :at
 UPDATE outbox SET due_at = :due_at, error = :error, holder = NULL WHERE key = :key AND attempts = :attempts AND state = 'pending';
 
 -- name: outbox_holders
+-- reads: many
 SELECT DISTINCT holder FROM outbox WHERE state = 'pending' AND holder IS NOT NULL;
 
 -- name: outbox_abandoned
@@ -72,6 +76,7 @@ UPDATE outbox SET state = 'pending', due_at = :at, error = '', ended_at = NULL
  WHERE key = :key AND namespace = :namespace AND (:channel = '' OR channel = :channel) AND state = 'failed';
 
 -- name: outbox_last
+-- reads: many
 -- The delivery of a channel that ended last.
 SELECT key, run_id, target, namespace, channel, address, text, state, attempts, due_at, receipt, error, created_at,
        ended_at
@@ -84,24 +89,34 @@ SELECT key, run_id, target, namespace, channel, address, text, state, attempts, 
   FROM outbox WHERE run_id = :run_id ORDER BY key;
 
 -- name: outbox_list
+-- reads: many
 -- Newest first. Empty texts mean any.
 SELECT key, run_id, target, namespace, channel, address, text, state, attempts, due_at, receipt, error, created_at,
        ended_at
   FROM outbox
- WHERE namespace = :namespace AND (:channel = '' OR channel = :channel) AND (:state = '' OR state = :state)
-   AND key < :before
- ORDER BY key DESC LIMIT :count;
+ WHERE namespace = :namespace AND (:state = '' OR state = :state) AND -key > -CAST(:before AS BIGINT)
+ ORDER BY -key LIMIT :count;
+
+-- name: outbox_list_of_channel
+-- reads: many
+SELECT key, run_id, target, namespace, channel, address, text, state, attempts, due_at, receipt, error, created_at,
+       ended_at
+  FROM outbox
+ WHERE namespace = :namespace AND channel = :channel AND (:state = '' OR state = :state) AND -key > -CAST(:before AS BIGINT)
+ ORDER BY -key LIMIT :count;
 
 -- name: outbox_waits
 SELECT key FROM outbox WHERE target = :target AND state = 'pending' LIMIT 1;
 
 -- name: outbox_next
+-- reads: many
 -- When something is due that no earlier delivery to its target holds up.
 SELECT MIN(o.due_at) AS due_at FROM outbox AS o
  WHERE o.state = 'pending'
    AND NOT EXISTS (SELECT 1 FROM outbox AS e WHERE e.target = o.target AND e.state = 'pending' AND e.key < o.key);
 
 -- name: outbox_counts
+-- reads: many
 SELECT channel, state, COUNT(*) AS number FROM outbox WHERE namespace = :namespace GROUP BY channel, state;
 
 -- name: outbox_prune

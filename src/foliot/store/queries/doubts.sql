@@ -42,6 +42,7 @@ SELECT id FROM run
  ORDER BY id;
 
 -- name: doubt_list
+-- reads: many
 -- Open ones, oldest first. :ended 1: only of runs that have ended. An empty text means any.
 -- An effect that several runs are asked about is one question: that of the oldest run which waits for the answer, else of
 -- the oldest that has ended.
@@ -61,6 +62,7 @@ SELECT d.run_id AS run_id, d.key AS key, d.call_id AS call_id, d.namespace AS na
  ORDER BY d.at, d.run_id, d.call_id LIMIT :count;
 
 -- name: doubt_count
+-- reads: many
 -- How many questions `doubt_list` would give, one for each effect.
 SELECT COUNT(*) AS questions FROM (
     SELECT DISTINCT d.namespace, d.key FROM doubt AS d JOIN run AS r ON r.id = d.run_id
@@ -93,7 +95,7 @@ SELECT r.key AS key FROM doubt AS d JOIN run AS r ON r.id = d.run_id
 -- two who say so the first is believed; only that it is run now (:decision run) goes beyond that it had not happened.
 UPDATE doubt SET decision = :decision, decided_by = :by, decided_at = :at, note = :note, result = :result, late = 1
  WHERE key = :key AND namespace = :namespace AND (decision = '' OR (decision = 'not_happened' AND :decision = 'run'))
-   AND run_id IN (SELECT id FROM run WHERE phase IN ('succeeded', 'failed', 'cancelled'));
+   AND EXISTS (SELECT 1 FROM run AS r WHERE r.id = doubt.run_id AND r.phase IN ('succeeded', 'failed', 'cancelled'));
 
 -- name: purge_doubts
-DELETE FROM doubt WHERE run_id = :id;
+DELETE FROM doubt WHERE run_id IN (SELECT value FROM json_each(:ids) AS wanted);

@@ -13,7 +13,7 @@ UPDATE queue SET held = 1, due_at = :until WHERE run = :run;
 
 -- name: queue_let_go
 -- locks: -
-UPDATE queue SET held = 0, due_at = :due_at WHERE run = :run;
+UPDATE queue SET held = 0, due_at = :due_at, let_go = 1 WHERE run = :run;
 
 -- name: queue_place
 SELECT priority, namespace, agent, lane, class, requirements FROM queue WHERE run = :run;
@@ -96,9 +96,10 @@ SELECT q.run AS run, q.run_id AS run_id, q.due_at AS due_at, r.phase AS phase, r
  ORDER BY q.due_at, q.run LIMIT :count /*skip_locked*/;
 
 -- name: queue_due
-SELECT q.run_id AS run_id, q.requirements AS requirements
-  FROM json_each(:run_ids) AS wanted JOIN queue AS q ON q.run_id = wanted.value
- WHERE q.held = 0 AND q.due_at <= :now;
+-- The runs that are named first: CROSS keeps SQLite to that order.
+SELECT q.run_id AS run_id, q.namespace AS namespace, q.requirements AS requirements
+  FROM json_each(:run_ids) AS wanted CROSS JOIN queue AS q
+ WHERE q.run_id = wanted.value AND q.held = 0 AND q.due_at <= :now;
 
 -- name: queue_claim
 -- Both rows are locked by whoever found them: nobody came in between.
@@ -113,13 +114,13 @@ SELECT q.run AS run FROM queue AS q JOIN run AS r ON r.key = q.run
 
 -- name: queue_claimed
 -- What one claim of a worker took: no other lease of it ends at the very same moment.
-SELECT q.run AS run, q.run_id AS run_id, r.epoch AS epoch FROM queue AS q JOIN run AS r ON r.key = q.run
+SELECT q.run AS run, q.run_id AS run_id, q.namespace AS namespace, r.epoch AS epoch FROM queue AS q JOIN run AS r ON r.key = q.run
  WHERE q.held = 1 AND q.due_at = :until AND r.worker = :identity AND r.lease_until = :until;
 
 -- name: queue_brief
 -- What whoever has just claimed these runs (a JSON array of ids) must know to begin with them.
-SELECT r.id AS run_id, r.last_seq AS last_seq, e.at AS at, e.type AS type, e.data AS data, e.blob AS blob, e.link AS link,
-       m.message AS message,
+SELECT r.id AS run_id, r.last_seq AS last_seq, e.seq AS seq, e.at AS at, e.type AS type, e.data AS data, e.blob AS blob,
+       e.link AS link, (SELECT pinned.data FROM run_pin AS pinned WHERE pinned.key = r.pin) AS pin, m.message AS message,
        t.key AS key, t.uid AS uid, t.namespace AS namespace, t.name AS name, t.plan AS plan, t.command AS command,
        t.priority AS priority, t.lane AS lane,
        CASE WHEN EXISTS (SELECT 1 FROM signal AS s WHERE s.run_id = r.id) THEN 1 ELSE 0 END AS told
@@ -131,6 +132,7 @@ SELECT r.id AS run_id, r.last_seq AS last_seq, e.at AS at, e.type AS type, e.dat
 UPDATE run SET lease_until = 0 WHERE key = :key AND worker = :identity AND phase = 'running';
 
 -- name: queue_depth
+-- reads: many
 SELECT namespace, COUNT(*) AS runs, SUM(held) AS running,
        SUM(CASE WHEN held = 0 AND due_at <= :now THEN 1 ELSE 0 END) AS due, MIN(due_at) AS oldest
   FROM queue GROUP BY namespace ORDER BY namespace;
@@ -161,10 +163,14 @@ SELECT COUNT(*) AS running FROM queue WHERE namespace = :namespace AND agent = :
 SELECT COUNT(*) AS running FROM queue WHERE namespace = :namespace AND lane = :name AND held = 1;
 
 -- name: bound_list
--- What stands in the way of some runs: limits, and classes that are open. And which store this is.
+-- What stands in the way of some runs: limits, classes that are open, and that others share the workers (something is
+-- declared in more than one namespace). And which store this is.
 SELECT scope, name, max_running, CAST(NULL AS REAL) AS opened_at FROM work_limit WHERE scope <> 'definition'
 UNION ALL
 SELECT 'class', key, failures, opened_at FROM work_class WHERE opened_at IS NOT NULL
+UNION ALL
+SELECT 'shared', '', 0, NULL
+ WHERE (SELECT MIN(namespace) FROM resource WHERE namespace > '') < (SELECT MAX(namespace) FROM resource)
 UNION ALL
 SELECT 'store', incarnation, 0, NULL FROM store_life;
 

@@ -81,6 +81,14 @@ SELECT revision, previous, action, kind, namespace, document FROM change
  WHERE kind = :kind AND revision > :after AND revision <= :upto
  ORDER BY revision;
 
+-- name: change_list_kinds
+SELECT revision, previous, action, kind, namespace, document FROM change
+ WHERE revision > :after AND revision <= :upto AND kind IN (SELECT value FROM json_each(:kinds) AS wanted)
+ ORDER BY revision;
+
+-- name: change_count
+SELECT COUNT(*) AS changes FROM change WHERE revision > :after AND revision <= :upto;
+
 -- name: change_get
 SELECT action, document FROM change WHERE revision = :revision;
 

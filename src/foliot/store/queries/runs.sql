@@ -2,12 +2,24 @@
 
 -- name: run_create
 -- locks: -
+-- apart: id
 INSERT INTO run (id, namespace, agent, phase, spec, epoch, last_seq, worker, lease_until,
-                 created_at, updated_at, parent, parent_seq, labels, summary, root, conversation)
-VALUES (:id, :namespace, :agent, :phase, :spec, :epoch, :last, :worker, :lease_until,
-        :created_at, :created_at, :parent, :parent_seq, :labels, '{}', :root, :conversation)
+                 created_at, updated_at, parent, parent_seq, labels, summary, root, conversation, pin)
+VALUES (:id, :namespace, :agent, :phase, '', :epoch, :last, :worker, :lease_until,
+        :created_at, :created_at, :parent, :parent_seq, :labels, '{}', :root, :conversation, :pin)
 ON CONFLICT (id) DO NOTHING
 RETURNING key;
+
+-- name: run_pin_find
+-- locks: -
+-- What runs are pinned to, and whether its spec is stored. It cannot be purged before the run that asks is committed.
+SELECT pinned.key AS key,
+       CASE WHEN EXISTS (SELECT 1 FROM blob WHERE blob.digest = pinned.spec) THEN 1 ELSE 0 END AS stored
+  FROM run_pin AS pinned WHERE pinned.digest = :digest /*for_key_share*/;
+
+-- name: run_pin_add
+-- locks: -
+INSERT INTO run_pin (digest, spec, data) VALUES (:digest, :spec, :data) ON CONFLICT (digest) DO NOTHING;
 
 -- name: run_claim
 -- locks: run *
@@ -51,7 +63,9 @@ UPDATE run
  WHERE key = :key AND epoch = :epoch AND worker = :worker AND last_seq = :after;
 
 -- name: run_get
-SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, created_at, updated_at,
+SELECT key, id, namespace, agent, phase,
+       COALESCE((SELECT pinned.spec FROM run_pin AS pinned WHERE pinned.key = run.pin), spec) AS spec,
+       epoch, worker, lease_until, created_at, updated_at,
        parent, parent_seq, labels, summary
   FROM run WHERE id = :id;
 
@@ -73,23 +87,134 @@ SELECT key, id, epoch, worker, last_seq FROM run
 -- name: run_find
 SELECT id FROM run WHERE id >= :low AND id < :high ORDER BY id LIMIT 2;
 
--- name: run_list
--- Newest first, by the order in which runs were stored: an id may be chosen by its user. :phases is a JSON array; an
--- empty text means any. :private is the label of runs with words of a session, as it is written: without the label
--- :own among theirs they are left out. An empty text leaves out none.
-SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, created_at, updated_at,
-       parent, parent_seq, labels, summary
-  FROM run
- WHERE (:before = '' OR key < (SELECT last.key FROM run AS last WHERE last.id = :before))
-   AND (:namespace = '' OR namespace = :namespace)
-   AND (:agent = '' OR agent = :agent)
-   AND phase IN (SELECT value FROM json_each(:phases) AS wanted)
+-- name: run_keys
+-- reads: many
+-- A list begins with keys, newest first, by the order in which runs were stored (an id may be chosen by its user), with one
+-- query for each index (see task_keys for the negative keys). :private is the label of runs with words of a session, as it
+-- is written: without the label :own among theirs they are left out. An empty text leaves out none.
+SELECT key FROM run
+ WHERE namespace = :namespace AND -key > -CAST(:before AS BIGINT)
+   AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
+ ORDER BY -key LIMIT :count;
+
+-- name: run_keys_everywhere
+-- reads: many
+SELECT key FROM run
+ WHERE key < :before
    AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
  ORDER BY key DESC LIMIT :count;
 
+-- name: run_keys_in_phases
+-- reads: many
+-- Of all phases at one moment (see task_keys_in_phases). :phases is a JSON array. The longer conditions on `phase` are those
+-- of the indices.
+SELECT key FROM (
+      SELECT pending_ones.key FROM (SELECT key FROM run
+                WHERE :phases LIKE '%"pending"%' AND phase IN ('pending', 'running', 'waiting')
+                  AND phase = 'pending' AND namespace = :namespace AND -key > -CAST(:before AS BIGINT)
+                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
+                ORDER BY -key LIMIT :count) AS pending_ones
+UNION ALL SELECT running_ones.key FROM (SELECT key FROM run
+                WHERE :phases LIKE '%"running"%' AND phase IN ('pending', 'running', 'waiting')
+                  AND phase = 'running' AND namespace = :namespace AND -key > -CAST(:before AS BIGINT)
+                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
+                ORDER BY -key LIMIT :count) AS running_ones
+UNION ALL SELECT waiting_ones.key FROM (SELECT key FROM run
+                WHERE :phases LIKE '%"waiting"%' AND phase IN ('pending', 'running', 'waiting')
+                  AND phase = 'waiting' AND namespace = :namespace AND -key > -CAST(:before AS BIGINT)
+                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
+                ORDER BY -key LIMIT :count) AS waiting_ones
+UNION ALL SELECT succeeded_ones.key FROM (SELECT key FROM run
+                WHERE :phases LIKE '%"succeeded"%' AND phase IN ('succeeded', 'failed', 'cancelled')
+                  AND phase = 'succeeded' AND namespace = :namespace AND -key > -CAST(:before AS BIGINT)
+                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
+                ORDER BY -key LIMIT :count) AS succeeded_ones
+UNION ALL SELECT failed_ones.key FROM (SELECT key FROM run
+                WHERE :phases LIKE '%"failed"%' AND phase IN ('succeeded', 'failed', 'cancelled')
+                  AND phase = 'failed' AND namespace = :namespace AND -key > -CAST(:before AS BIGINT)
+                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
+                ORDER BY -key LIMIT :count) AS failed_ones
+UNION ALL SELECT cancelled_ones.key FROM (SELECT key FROM run
+                WHERE :phases LIKE '%"cancelled"%' AND phase IN ('succeeded', 'failed', 'cancelled')
+                  AND phase = 'cancelled' AND namespace = :namespace AND -key > -CAST(:before AS BIGINT)
+                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
+                ORDER BY -key LIMIT :count) AS cancelled_ones) AS found
+ ORDER BY key DESC LIMIT :count;
+
+-- name: run_keys_in_phases_everywhere
+-- reads: many
+SELECT key FROM (
+      SELECT pending_ones.key FROM (SELECT key FROM run
+                WHERE :phases LIKE '%"pending"%' AND phase IN ('pending', 'running', 'waiting')
+                  AND phase = 'pending' AND -key > -CAST(:before AS BIGINT)
+                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
+                ORDER BY -key LIMIT :count) AS pending_ones
+UNION ALL SELECT running_ones.key FROM (SELECT key FROM run
+                WHERE :phases LIKE '%"running"%' AND phase IN ('pending', 'running', 'waiting')
+                  AND phase = 'running' AND -key > -CAST(:before AS BIGINT)
+                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
+                ORDER BY -key LIMIT :count) AS running_ones
+UNION ALL SELECT waiting_ones.key FROM (SELECT key FROM run
+                WHERE :phases LIKE '%"waiting"%' AND phase IN ('pending', 'running', 'waiting')
+                  AND phase = 'waiting' AND -key > -CAST(:before AS BIGINT)
+                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
+                ORDER BY -key LIMIT :count) AS waiting_ones
+UNION ALL SELECT succeeded_ones.key FROM (SELECT key FROM run
+                WHERE :phases LIKE '%"succeeded"%' AND phase IN ('succeeded', 'failed', 'cancelled')
+                  AND phase = 'succeeded' AND -key > -CAST(:before AS BIGINT)
+                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
+                ORDER BY -key LIMIT :count) AS succeeded_ones
+UNION ALL SELECT failed_ones.key FROM (SELECT key FROM run
+                WHERE :phases LIKE '%"failed"%' AND phase IN ('succeeded', 'failed', 'cancelled')
+                  AND phase = 'failed' AND -key > -CAST(:before AS BIGINT)
+                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
+                ORDER BY -key LIMIT :count) AS failed_ones
+UNION ALL SELECT cancelled_ones.key FROM (SELECT key FROM run
+                WHERE :phases LIKE '%"cancelled"%' AND phase IN ('succeeded', 'failed', 'cancelled')
+                  AND phase = 'cancelled' AND -key > -CAST(:before AS BIGINT)
+                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
+                ORDER BY -key LIMIT :count) AS cancelled_ones) AS found
+ ORDER BY key DESC LIMIT :count;
+
+-- name: run_keys_of_agent
+-- reads: many
+SELECT key FROM run
+ WHERE namespace = :namespace AND agent = :agent AND -key > -CAST(:before AS BIGINT)
+   AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
+ ORDER BY -key LIMIT :count;
+
+-- name: run_keys_of_agent_everywhere
+-- reads: many
+SELECT key FROM run
+ WHERE agent = :agent AND -key > -CAST(:before AS BIGINT)
+   AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
+ ORDER BY -key LIMIT :count;
+
+-- name: run_keys_matching
+-- reads: many
+-- Those of some keys for which all filters hold (see task_keys_matching). :phases is a JSON array.
+SELECT key FROM run
+ WHERE key IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted)
+   AND (:namespace = '' OR namespace = :namespace) AND (:agent = '' OR agent = :agent)
+   AND COALESCE(phase, '') IN (SELECT value FROM json_each(:phases) AS wanted);
+
+-- name: run_rows
+-- Runs by their keys, a JSON array of them as text; newest first.
+SELECT r.key AS key, r.id AS id, r.namespace AS namespace, r.agent AS agent, r.phase AS phase,
+       COALESCE((SELECT pinned.spec FROM run_pin AS pinned WHERE pinned.key = r.pin), r.spec) AS spec, r.epoch AS epoch, r.worker AS worker, r.lease_until AS lease_until, r.created_at AS created_at,
+       r.updated_at AS updated_at, r.parent AS parent, r.parent_seq AS parent_seq, r.labels AS labels,
+       r.summary AS summary
+  FROM json_each(:keys) AS wanted JOIN run AS r ON r.key = CAST(wanted.value AS BIGINT)
+ ORDER BY r.key DESC;
+
+-- name: run_key
+SELECT key FROM run WHERE id = :id;
+
 -- name: run_alike
 -- Runs whose ids begin so. :namespaces is a JSON array; an empty one means any.
-SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, created_at, updated_at,
+SELECT key, id, namespace, agent, phase,
+       COALESCE((SELECT pinned.spec FROM run_pin AS pinned WHERE pinned.key = run.pin), spec) AS spec,
+       epoch, worker, lease_until, created_at, updated_at,
        parent, parent_seq, labels, summary
   FROM run
  WHERE id >= :low AND id < :high
@@ -98,24 +223,30 @@ SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, creat
 
 -- name: run_many
 -- Runs by their ids, a JSON array, in the order in which they were stored.
-SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, created_at, updated_at,
+SELECT key, id, namespace, agent, phase,
+       COALESCE((SELECT pinned.spec FROM run_pin AS pinned WHERE pinned.key = run.pin), spec) AS spec,
+       epoch, worker, lease_until, created_at, updated_at,
        parent, parent_seq, labels, summary
   FROM run
  WHERE id IN (SELECT value FROM json_each(:ids) AS wanted)
  ORDER BY key;
 
 -- name: run_asking
+-- reads: many
 -- Runs that wait for a person, in the order in which they were stored; :namespaces as above. The plus signs keep SQLite
 -- from walking through all runs that ever ended, in the order of their keys.
-SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, created_at, updated_at,
+SELECT key, id, namespace, agent, phase,
+       COALESCE((SELECT pinned.spec FROM run_pin AS pinned WHERE pinned.key = run.pin), spec) AS spec,
+       epoch, worker, lease_until, created_at, updated_at,
        parent, parent_seq, labels, summary
   FROM run
- WHERE phase = 'waiting' AND +key > :after
+ WHERE phase IN ('pending', 'running', 'waiting') AND phase = 'waiting' AND +key > :after
    AND (summary LIKE '%"reason"_"input"%' OR summary LIKE '%"reason"_"approval"%')
    AND (:namespaces = '[]' OR namespace IN (SELECT value FROM json_each(:namespaces) AS wanted))
  ORDER BY +key LIMIT :count;
 
 -- name: event_asked
+-- reads: many
 -- What runs (a JSON array of keys) have asked and were answered, and what says in which step they are and since when
 -- they wait.
 SELECT e.run AS run, e.seq AS seq, e.at AS at, e.type AS type, e.data AS data, e.blob AS blob, e.link AS link
@@ -130,7 +261,8 @@ INSERT INTO event (run, seq, at, type, data, blob, link) VALUES (:run, :seq, :at
 
 -- name: event_read
 SELECT e.seq AS seq, e.at AS at, e.type AS type, e.data AS data, e.blob AS blob, e.link AS link,
-       r.last_seq AS last_seq
+       r.last_seq AS last_seq,
+       CASE WHEN e.seq = 1 THEN (SELECT pinned.data FROM run_pin AS pinned WHERE pinned.key = r.pin) END AS pin
   FROM run AS r JOIN event AS e ON e.run = r.key
  WHERE r.id = :id AND e.seq > :after
  ORDER BY e.seq LIMIT :count;
@@ -139,7 +271,8 @@ SELECT e.seq AS seq, e.at AS at, e.type AS type, e.data AS data, e.blob AS blob,
 -- The journals of the turns of one conversation, from one of them on up to another, which is not among them. Later turns
 -- have larger keys.
 SELECT r.id AS id, e.seq AS seq, e.at AS at, e.type AS type, e.data AS data, e.blob AS blob, e.link AS link,
-       r.last_seq AS last_seq
+       r.last_seq AS last_seq,
+       CASE WHEN e.seq = 1 THEN (SELECT pinned.data FROM run_pin AS pinned WHERE pinned.key = r.pin) END AS pin
   FROM run AS head
   JOIN run AS r ON r.conversation = head.conversation AND r.key < head.key
    AND r.key >= COALESCE((SELECT base.key FROM run AS base WHERE base.id = :first), 0)
@@ -176,11 +309,9 @@ INSERT INTO blob (digest, data, created_at, unowned) VALUES (:digest, :data, :at
 INSERT INTO blob (digest, data, created_at, unowned) VALUES (:digest, :data, :at, 0)
 ON CONFLICT (digest) DO UPDATE SET created_at = excluded.created_at;
 
--- name: blob_owned
-SELECT 1 AS owned FROM blob_use WHERE digest = :digest AND run = :run;
-
 -- name: blob_use
 -- locks: -
+-- apart: digest run
 -- Nothing when there is no such content; what there is cannot be purged before the use is committed.
 INSERT INTO blob_use (digest, run)
 SELECT b.digest, CAST(:run AS BIGINT) FROM blob AS b WHERE b.digest = :digest /*for_key_share*/
@@ -196,22 +327,25 @@ SELECT data FROM blob WHERE digest = :digest;
 
 -- name: blob_of_run
 -- Only what the run refers to, or another turn of its conversation: whoever knows a digest may not read what others keep.
-SELECT b.data FROM blob AS b JOIN blob_use AS u ON u.digest = b.digest JOIN run AS r ON r.key = u.run
+SELECT b.data FROM blob AS b
  WHERE b.digest = :digest
-   AND (r.id = :id OR r.conversation = (SELECT asked.conversation FROM run AS asked WHERE asked.id = :id))
- LIMIT 1;
+   AND (EXISTS (SELECT 1 FROM blob_use AS u JOIN run AS r ON r.key = u.run
+                 WHERE u.digest = b.digest
+                   AND (r.id = :id OR r.conversation = (SELECT asked.conversation FROM run AS asked WHERE asked.id = :id)))
+        OR EXISTS (SELECT 1 FROM run_pin AS pinned JOIN run AS r ON r.pin = pinned.key
+                    WHERE pinned.spec = b.digest
+                      AND (r.id = :id OR r.conversation = (SELECT asked.conversation FROM run AS asked WHERE asked.id = :id))));
 
 -- name: purge_find
--- A run of a task stays as long as its task lives: somebody may want to see how it came so far. So does a turn as long
--- as its session.
-SELECT key, id FROM run
+-- reads: many
+-- Runs that ended before a time, behind :since and :after. A turn of a session stays as long as that, however many: such
+-- ones are told as well, so that a look ends after :count of them.
+SELECT key, id, updated_at,
+       CASE WHEN EXISTS (SELECT 1 FROM session_turn AS t WHERE t.run_id = run.id) THEN 1 ELSE 0 END AS kept
+  FROM run
  WHERE phase IN ('succeeded', 'failed', 'cancelled') AND updated_at < :before
-   AND NOT EXISTS (SELECT 1 FROM task_run AS m JOIN task AS t ON t.key = m.task
-                    WHERE m.run_id = run.id AND t.ended_at IS NULL)
-   AND NOT EXISTS (SELECT 1 FROM run AS later WHERE later.conversation = run.conversation
-                      AND (later.updated_at >= :before OR later.phase NOT IN ('succeeded', 'failed', 'cancelled')))
-   AND NOT EXISTS (SELECT 1 FROM session_turn AS t WHERE t.run_id = run.id)
- ORDER BY id LIMIT :count;
+   AND updated_at >= :since AND (updated_at > :since OR key > :after)
+ ORDER BY updated_at, key LIMIT :count;
 
 -- name: purge_tasks
 -- The tasks of runs (a JSON array of ids): one that is requeued meanwhile keeps its runs.
@@ -220,10 +354,12 @@ SELECT key FROM task
  ORDER BY key /*for_update*/;
 
 -- name: purge_ready
--- As purge_find, of runs that are locked by now.
+-- Of runs that are locked by now. A run of a task stays as long as its task lives: somebody may want to see how it came
+-- so far. So does a turn as long as its session, and as a later turn of its conversation. COALESCE keeps SQLite from walking
+-- through all runs that have ended.
 SELECT key, id FROM run
  WHERE key IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted)
-   AND phase IN ('succeeded', 'failed', 'cancelled') AND updated_at < :before
+   AND COALESCE(phase, '') IN ('succeeded', 'failed', 'cancelled') AND updated_at < :before
    AND NOT EXISTS (SELECT 1 FROM task_run AS m JOIN task AS t ON t.key = m.task
                     WHERE m.run_id = run.id AND t.ended_at IS NULL)
    AND NOT EXISTS (SELECT 1 FROM run AS later WHERE later.conversation = run.conversation
@@ -262,11 +398,11 @@ SELECT key, id, phase,
   FROM run WHERE id = :id;
 
 -- name: purge_events
-DELETE FROM event WHERE run = :key;
+DELETE FROM event WHERE run IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted);
 
 -- name: purge_signals
 -- locks: -
-DELETE FROM signal WHERE run_id = :id;
+DELETE FROM signal WHERE run_id IN (SELECT value FROM json_each(:ids) AS wanted);
 
 -- name: signals_left
 -- locks: -
@@ -274,18 +410,39 @@ DELETE FROM signal WHERE run_id = :id;
 DELETE FROM signal WHERE run_id = :id RETURNING id, type;
 
 -- name: purge_uses
-DELETE FROM blob_use WHERE run = :key;
+DELETE FROM blob_use WHERE run IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted);
 
--- name: purge_run
-DELETE FROM run WHERE key = :key;
+-- name: purge_runs
+DELETE FROM run WHERE key IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted);
+
+-- name: purge_pins
+-- reads: many
+-- The next pins. Those that runs have are told as well, so that a look ends after :count of them. With EXISTS instead
+-- PostgreSQL would hash the pins of all runs.
+SELECT key, COALESCE((SELECT 1 FROM run WHERE run.pin = run_pin.key LIMIT 1), 0) AS used
+  FROM run_pin WHERE key > :after ORDER BY key LIMIT :count;
+
+-- name: purge_pins_hold
+-- Whoever begins a run that is pinned to one right now has it locked.
+SELECT key FROM run_pin
+ WHERE key IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted)
+   AND NOT EXISTS (SELECT 1 FROM run WHERE run.pin = run_pin.key)
+ ORDER BY key /*skip_locked*/;
+
+-- name: purge_pin
+-- Looks again: a run may have been committed between the look and the lock.
+DELETE FROM run_pin WHERE key = :key AND NOT EXISTS (SELECT 1 FROM run WHERE run.pin = run_pin.key);
 
 -- name: purge_blobs
+-- reads: many
 -- Content without an owner, by an index that holds all that is asked. Content of old stores, whose owners are not known,
 -- stays as long as any run of that time.
 SELECT digest, created_at FROM blob
  WHERE created_at < :before AND (created_at > :since OR (created_at = :since AND digest > :after)) AND NOT EXISTS (SELECT 1 FROM blob_use WHERE blob_use.digest = blob.digest)
+   AND NOT EXISTS (SELECT 1 FROM run_pin WHERE run_pin.spec = blob.digest)
    AND NOT EXISTS (SELECT 1 FROM task WHERE task.plan = blob.digest)
    AND NOT EXISTS (SELECT 1 FROM asset WHERE asset.digest = blob.digest)
+   AND NOT EXISTS (SELECT 1 FROM folder_content WHERE folder_content.digest = blob.digest)
    AND (unowned = 0 OR NOT EXISTS (SELECT 1 FROM run WHERE run.key <= (
         SELECT CAST(setting.value AS BIGINT) FROM setting WHERE setting.name = 'runs_without_uses')))
  ORDER BY created_at, digest LIMIT :count;
@@ -295,9 +452,11 @@ SELECT digest, created_at FROM blob
 SELECT digest FROM blob WHERE digest IN (SELECT value FROM json_each(:digests) AS wanted)
  ORDER BY digest /*skip_locked*/;
 
--- name: purge_blob
+-- name: purge_held
 -- Looks again: an owner may have been committed between the look and the lock, or it was stored again.
 DELETE FROM blob
- WHERE digest = :digest AND created_at < :before AND NOT EXISTS (SELECT 1 FROM blob_use WHERE blob_use.digest = blob.digest)
+ WHERE digest IN (SELECT value FROM json_each(:digests) AS wanted) AND created_at < :before AND NOT EXISTS (SELECT 1 FROM blob_use WHERE blob_use.digest = blob.digest)
+   AND NOT EXISTS (SELECT 1 FROM run_pin WHERE run_pin.spec = blob.digest)
    AND NOT EXISTS (SELECT 1 FROM task WHERE task.plan = blob.digest)
-   AND NOT EXISTS (SELECT 1 FROM asset WHERE asset.digest = blob.digest);
+   AND NOT EXISTS (SELECT 1 FROM asset WHERE asset.digest = blob.digest)
+   AND NOT EXISTS (SELECT 1 FROM folder_content WHERE folder_content.digest = blob.digest);

@@ -1,7 +1,21 @@
 -- What only the server asks.
 
 -- name: namespace_list
-SELECT namespace FROM resource UNION SELECT namespace FROM task ORDER BY 1;
+-- The recursions hop from one namespace to the next in an index.
+WITH RECURSIVE declared (name) AS (
+    SELECT MIN(r.namespace) FROM resource AS r
+    UNION ALL
+    SELECT (SELECT MIN(r.namespace) FROM resource AS r WHERE r.namespace > d.name) FROM declared AS d
+     WHERE d.name IS NOT NULL),
+working (name) AS (
+    SELECT MIN(t.namespace) FROM task AS t
+    UNION ALL
+    SELECT (SELECT MIN(t.namespace) FROM task AS t WHERE t.namespace > w.name) FROM working AS w
+     WHERE w.name IS NOT NULL)
+SELECT name AS namespace FROM declared WHERE name IS NOT NULL
+ UNION
+SELECT name FROM working WHERE name IS NOT NULL
+ ORDER BY 1;
 
 -- name: marks
 -- Of these runs and tasks (JSON arrays of ids, and of keys as text): what differs when something happened to one. A run

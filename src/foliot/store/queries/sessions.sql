@@ -26,12 +26,12 @@ SELECT key, id, namespace, agent, user_name, channel, kind, title, model, option
   FROM session WHERE id = :id /*for_update*/;
 
 -- name: session_list
+-- reads: many
 -- Last used first. Empty texts mean any.
 SELECT key, id, namespace, agent, user_name, channel, kind, title, model, options, created_at, active_at, archived_at,
        head, turn, turns, arrivals
   FROM session
  WHERE namespace = :namespace
-   AND (:agent = '' OR agent = :agent)
    AND (:channel = '' OR channel = :channel)
    AND (:kind = '' OR kind = :kind)
    AND (CAST(:archived AS BIGINT) = 1 OR archived_at IS NULL)
@@ -39,6 +39,7 @@ SELECT key, id, namespace, agent, user_name, channel, kind, title, model, option
  ORDER BY active_at DESC, key DESC LIMIT :count;
 
 -- name: session_list_of_user
+-- reads: many
 SELECT key, id, namespace, agent, user_name, channel, kind, title, model, options, created_at, active_at, archived_at,
        head, turn, turns, arrivals
   FROM session
@@ -51,6 +52,7 @@ SELECT key, id, namespace, agent, user_name, channel, kind, title, model, option
  ORDER BY active_at DESC, key DESC LIMIT :count;
 
 -- name: session_list_of_agent
+-- reads: many
 SELECT key, id, namespace, agent, user_name, channel, kind, title, model, options, created_at, active_at, archived_at,
        head, turn, turns, arrivals
   FROM session
@@ -89,15 +91,24 @@ UPDATE session SET arrivals = :arrivals, active_at = :at WHERE key = :key;
 -- locks: -
 DELETE FROM session WHERE key = :key;
 
+-- name: session_staleness_add
+INSERT INTO session_staleness (namespace, user_name, stale) VALUES (:namespace, :user_name, 1)
+ON CONFLICT (namespace, user_name) DO UPDATE SET stale = session_staleness.stale + 1;
+
+-- name: session_staleness_get
+SELECT stale FROM session_staleness WHERE namespace = :namespace AND user_name = :user_name;
+
 -- name: session_of_run
 -- The session that a run is a turn of, whether it is at work or over.
 SELECT s.id AS id FROM session_turn AS t JOIN session AS s ON s.key = t.session WHERE t.run_id = :run_id;
 
 -- name: sessions_unanswered
--- Sessions with inputs that wait and no turn that would hear them, in the order of their keys.
-SELECT s.key AS key, s.id AS id FROM session AS s
- WHERE s.turn IS NULL AND s.key > :after AND s.active_at <= :quiet_since
-   AND s.key IN (SELECT i.owner FROM inbox AS i WHERE i.owner_kind = 'session' AND i.status IN ('pending', 'offered'))
+-- Sessions with inputs that wait and no turn that would hear them, in the order of their keys. The inputs first, which are
+-- few: otherwise PostgreSQL walks along all sessions.
+WITH said AS MATERIALIZED (
+    SELECT DISTINCT i.owner AS owner FROM inbox AS i WHERE i.owner_kind = 'session' AND i.status IN ('pending', 'offered'))
+SELECT s.key AS key, s.id AS id FROM said CROSS JOIN session AS s
+ WHERE s.key = said.owner AND s.turn IS NULL AND s.key > :after AND s.active_at <= :quiet_since
  ORDER BY s.key LIMIT :count;
 
 -- name: session_channel_add
@@ -167,6 +178,7 @@ VALUES (:key, array_to_tsvector(string_to_array(CAST(:words AS TEXT), ' ')));
 DELETE FROM session_words WHERE rowid IN (SELECT t.key FROM session_turn AS t WHERE t.session = :key);
 
 -- name: session_search
+-- reads: many
 -- Turns with all of these words, the newest first. A word that ends with a star is the beginning of one.
 SELECT s.id AS id, s.title AS title, t.number AS number, t.run_id AS run_id, t.ended_at AS ended_at
   FROM session_words JOIN session_turn AS t ON t.key = session_words.rowid JOIN session AS s ON s.key = t.session
@@ -229,10 +241,12 @@ UPDATE inbox SET status = 'consumed', run_id = :run_id, message = NULL,
 
 -- name: inbox_drop
 -- locks: -
--- What is kept of it stands as one line before the next turn.
-UPDATE inbox SET status = 'dropped', reason = :reason,
-       message = CASE WHEN CAST(:kept AS BIGINT) = 1 THEN message END
- WHERE owner_kind = :owner_kind AND owner = :owner AND seq = :seq AND status IN ('pending', 'offered');
+-- The line that is kept of it, if any, stands before the next turn.
+UPDATE inbox SET status = 'dropped', reason = :reason, message = :line
+ WHERE owner_kind = 'session' AND owner = :owner AND seq = :seq AND status IN ('pending', 'offered');
+
+-- name: inbox_message
+SELECT message FROM inbox WHERE owner_kind = 'session' AND owner = :owner AND seq = :seq;
 
 -- name: inbox_drop_pending
 -- locks: -
@@ -252,16 +266,22 @@ UPDATE inbox SET message = NULL
  WHERE owner_kind = 'session' AND owner = :owner AND status = 'dropped' AND message IS NOT NULL;
 
 -- name: inbox_dropped
--- What had to make room and was not told to anybody yet.
+-- What had to make room in a place and was not told to anybody yet, the newest first.
 SELECT seq, id, mode, message, digest, by_name, place, details, status, steered, outcome, reason, run_id, at
   FROM inbox WHERE owner_kind = 'session' AND owner = :owner AND status = 'dropped' AND message IS NOT NULL
- ORDER BY seq;
+   AND place = :place ORDER BY seq DESC LIMIT :count;
+
+-- name: inbox_dropped_count
+SELECT COUNT(*) AS dropped
+  FROM inbox WHERE owner_kind = 'session' AND owner = :owner AND status = 'dropped' AND message IS NOT NULL
+   AND place = :place AND seq <= :upto;
 
 -- name: inbox_summarised
 -- locks: -
--- A line of it is in the journal of the run by now.
+-- What is told of them is in the journal of the run by now.
 UPDATE inbox SET run_id = :run_id, message = NULL
- WHERE owner_kind = 'session' AND owner = :owner AND seq = :seq AND status = 'dropped' AND message IS NOT NULL;
+ WHERE owner_kind = 'session' AND owner = :owner AND status = 'dropped' AND message IS NOT NULL
+   AND place = :place AND seq <= :upto;
 
 -- name: inbox_back
 -- locks: -
@@ -275,7 +295,8 @@ DELETE FROM inbox WHERE owner_kind = :owner_kind AND owner = :owner;
 
 -- name: purge_inbox
 -- locks: -
-DELETE FROM inbox WHERE owner_kind = 'run' AND owner = :key;
+DELETE FROM inbox
+ WHERE owner_kind = 'run' AND owner IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted);
 
 -- name: asset_add
 -- locks: -
@@ -299,9 +320,9 @@ SELECT digest, name, size, media_type FROM asset
 -- locks: -
 DELETE FROM asset WHERE session = :session;
 
--- name: inbox_heard
+-- name: inbox_answered
 -- locks: -
--- What was said to a run is in its journal.
+-- What was said to a run is in its conversation, or the run has ended with it.
 UPDATE inbox SET status = 'consumed', steered = 1, run_id = :run_id, message = NULL
  WHERE owner_kind = 'run' AND owner = :owner AND id = :id AND status = 'offered';
 

@@ -12,13 +12,13 @@ SELECT value AS told FROM counter WHERE name = 'task_told' /*for_update*/;
 UPDATE counter SET value = :value WHERE name = :name;
 
 -- name: task_feed_marks
+-- reads: many
 -- Of the newest tasks, of older ones that are at work, that were told as not ended and have, and of those in :also (a
--- JSON array of keys as text): what differs when something happened to one. With :all also of those that were told
--- and only wait.
+-- JSON array of keys as text): what differs when something happened to one. The plus sign keeps SQLite from reading the
+-- whole queue in the order of tasks.
 WITH wanted AS MATERIALIZED (
     SELECT key FROM task WHERE key > :floor
-    UNION SELECT task AS key FROM task_told WHERE :all = 1 AND live = 1
-    UNION SELECT task AS key FROM queue WHERE held = 1
+    UNION SELECT +task AS key FROM queue WHERE held = 1
     UNION SELECT s.task AS key FROM task_told AS s JOIN task AS t ON t.key = s.task
            WHERE s.live = 1 AND t.phase NOT IN ('queued', 'running')
     UNION SELECT CAST(value AS BIGINT) AS key FROM json_each(:also) AS earlier)
@@ -30,10 +30,15 @@ SELECT w.key AS key, COALESCE(t.revision, 0) AS revision, CASE WHEN t.archived_a
   LEFT JOIN run AS r ON r.key = q.run
  GROUP BY w.key, t.revision, t.archived_at;
 
+-- name: task_feed_waiting
+-- Tasks that were told as not ended, up to :floor, in the order of their keys.
+SELECT task FROM task_told WHERE live = 1 AND task > :after AND task <= :floor ORDER BY task LIMIT :count;
+
 -- name: task_feed_newest
 SELECT COALESCE(MAX(key), 0) AS key FROM task;
 
 -- name: task_feed_deleted
+-- reads: many
 SELECT s.task AS task FROM task_told AS s LEFT JOIN task AS t ON t.key = s.task WHERE s.gone = 0 AND t.key IS NULL;
 
 -- name: task_feed_tasks
@@ -46,9 +51,9 @@ SELECT t.key AS key, t.uid AS uid, t.namespace AS namespace, t.name AS name, t.t
  ORDER BY t.key;
 
 -- name: task_feed_live
--- Of these tasks (a JSON array of uids) those that have not ended.
-SELECT t.key AS key FROM json_each(:uids) AS wanted JOIN task AS t ON t.uid = wanted.value
- WHERE t.phase IN ('queued', 'running');
+-- Of these tasks (a JSON array of uids) those that have not ended. CROSS keeps SQLite from looking at all of those.
+SELECT t.key AS key FROM json_each(:uids) AS wanted CROSS JOIN task AS t
+ WHERE t.uid = wanted.value AND t.phase IN ('queued', 'running');
 
 -- name: task_feed_told
 SELECT s.task AS task, s.number AS number, s.first AS first, s.live AS live, s.gone AS gone, s.document AS document

@@ -2,6 +2,7 @@
 
 -- name: task_add
 -- locks: -
+-- apart: uid
 INSERT INTO task (uid, namespace, name, target_kind, target, idempotency_key, digest, phase, revision, attempt, priority,
                   lane, spawned_by, parent, labels, command, plan, graph, summary, timer_at,
                   created_at, updated_at, started_at, ended_at, archived_at)
@@ -29,26 +30,212 @@ SELECT key, uid, namespace, name, target_kind, target, phase, revision, attempt,
 SELECT key, uid, priority, lane, command, plan, digest, idempotency_key
   FROM task WHERE namespace = :namespace AND name = :name;
 
--- name: task_list
--- Newest first. Empty texts mean any; :phases and :labels are JSON arrays of strings; a label is looked for as
--- it stands in the stored text.
-SELECT t.key AS key, t.uid AS uid, t.namespace AS namespace, t.name AS name, t.target_kind AS target_kind,
-       t.target AS target, t.phase AS phase, t.revision AS revision, t.attempt AS attempt, t.priority AS priority,
-       t.lane AS lane, t.spawned_by AS spawned_by, t.parent AS parent, t.labels AS labels, t.summary AS summary,
-       t.timer_at AS timer_at, t.created_at AS created_at, t.updated_at AS updated_at, t.started_at AS started_at,
-       t.ended_at AS ended_at, t.archived_at AS archived_at, t.command AS command
-  FROM task AS t
+-- name: task_keys
+-- reads: many
+-- A list begins with keys, newest first, by one query for each index: a text that holds for all filters would be answered by
+-- looking at every task. The index ends with the negative key, and so does the order: then PostgreSQL cannot walk along all
+-- keys instead, in the hope of meeting some soon. Where several filters hold, `task_keys_matching` says for which of
+-- the keys that one of them gives the others hold too.
+SELECT t.key AS key FROM task AS t
+ WHERE t.namespace = :namespace AND -t.key > -CAST(:before AS BIGINT)
+   AND t.created_at >= :after_time AND t.created_at <= :before_time
+   AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+ ORDER BY -t.key LIMIT :count;
+
+-- name: task_keys_everywhere
+-- reads: many
+SELECT t.key AS key FROM task AS t
  WHERE t.key < :before
+   AND t.created_at >= :after_time AND t.created_at <= :before_time
+   AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+ ORDER BY t.key DESC LIMIT :count;
+
+-- name: task_keys_in_phases
+-- reads: many
+-- Of all phases at one moment: a task that goes on from one to the next meanwhile must not be missed by both. :phases is a
+-- JSON array of those that are stored. What a worker has begun with is stored as queued until its first run has ended: with
+-- :begun, tasks with a run that was begun and let go (only such a task can wait) are found too; with :held, those with a run
+-- that a worker has now, never more than workers have places.
+SELECT DISTINCT key FROM (
+      SELECT in_queued.key FROM (SELECT t.key AS key FROM task AS t
+                WHERE :phases LIKE '%"queued"%' AND t.namespace = :namespace AND t.phase = 'queued' AND -t.key > -CAST(:before AS BIGINT)
+                  AND t.created_at >= :after_time AND t.created_at <= :before_time
+                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+                ORDER BY -t.key LIMIT :count) AS in_queued
+UNION ALL SELECT in_running.key FROM (SELECT t.key AS key FROM task AS t
+                WHERE :phases LIKE '%"running"%' AND t.namespace = :namespace AND t.phase = 'running' AND -t.key > -CAST(:before AS BIGINT)
+                  AND t.created_at >= :after_time AND t.created_at <= :before_time
+                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+                ORDER BY -t.key LIMIT :count) AS in_running
+UNION ALL SELECT in_succeeded.key FROM (SELECT t.key AS key FROM task AS t
+                WHERE :phases LIKE '%"succeeded"%' AND t.namespace = :namespace AND t.phase = 'succeeded' AND -t.key > -CAST(:before AS BIGINT)
+                  AND t.created_at >= :after_time AND t.created_at <= :before_time
+                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+                ORDER BY -t.key LIMIT :count) AS in_succeeded
+UNION ALL SELECT in_failed.key FROM (SELECT t.key AS key FROM task AS t
+                WHERE :phases LIKE '%"failed"%' AND t.namespace = :namespace AND t.phase = 'failed' AND -t.key > -CAST(:before AS BIGINT)
+                  AND t.created_at >= :after_time AND t.created_at <= :before_time
+                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+                ORDER BY -t.key LIMIT :count) AS in_failed
+UNION ALL SELECT in_cancelled.key FROM (SELECT t.key AS key FROM task AS t
+                WHERE :phases LIKE '%"cancelled"%' AND t.namespace = :namespace AND t.phase = 'cancelled' AND -t.key > -CAST(:before AS BIGINT)
+                  AND t.created_at >= :after_time AND t.created_at <= :before_time
+                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+                ORDER BY -t.key LIMIT :count) AS in_cancelled
+UNION ALL SELECT in_dead_lettered.key FROM (SELECT t.key AS key FROM task AS t
+                WHERE :phases LIKE '%"dead_lettered"%' AND t.namespace = :namespace AND t.phase = 'dead_lettered' AND -t.key > -CAST(:before AS BIGINT)
+                  AND t.created_at >= :after_time AND t.created_at <= :before_time
+                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+                ORDER BY -t.key LIMIT :count) AS in_dead_lettered
+UNION ALL SELECT let_go.key FROM (SELECT -(-q.task) AS key FROM queue AS q CROSS JOIN task AS t
+                WHERE CAST(:begun AS BIGINT) = 1 AND q.let_go = 1 AND q.namespace = :namespace
+                  AND -q.task > -CAST(:before AS BIGINT) AND t.key = q.task
+                  AND t.created_at >= :after_time AND t.created_at <= :before_time
+                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+                GROUP BY -q.task ORDER BY -q.task LIMIT :count) AS let_go
+UNION ALL SELECT held.key FROM (SELECT t.key AS key FROM queue AS q CROSS JOIN task AS t
+                WHERE CAST(:held AS BIGINT) = 1 AND q.held = 1 AND q.namespace = :namespace AND +q.task < :before AND t.key = q.task
+                  AND t.created_at >= :after_time AND t.created_at <= :before_time
+                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)) AS held) AS found
+ ORDER BY key DESC LIMIT :count;
+
+-- name: task_keys_in_phases_everywhere
+-- reads: many
+SELECT DISTINCT key FROM (
+      SELECT in_queued.key FROM (SELECT t.key AS key FROM task AS t
+                WHERE :phases LIKE '%"queued"%' AND t.phase = 'queued' AND -t.key > -CAST(:before AS BIGINT)
+                  AND t.created_at >= :after_time AND t.created_at <= :before_time
+                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+                ORDER BY -t.key LIMIT :count) AS in_queued
+UNION ALL SELECT in_running.key FROM (SELECT t.key AS key FROM task AS t
+                WHERE :phases LIKE '%"running"%' AND t.phase = 'running' AND -t.key > -CAST(:before AS BIGINT)
+                  AND t.created_at >= :after_time AND t.created_at <= :before_time
+                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+                ORDER BY -t.key LIMIT :count) AS in_running
+UNION ALL SELECT in_succeeded.key FROM (SELECT t.key AS key FROM task AS t
+                WHERE :phases LIKE '%"succeeded"%' AND t.phase = 'succeeded' AND -t.key > -CAST(:before AS BIGINT)
+                  AND t.created_at >= :after_time AND t.created_at <= :before_time
+                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+                ORDER BY -t.key LIMIT :count) AS in_succeeded
+UNION ALL SELECT in_failed.key FROM (SELECT t.key AS key FROM task AS t
+                WHERE :phases LIKE '%"failed"%' AND t.phase = 'failed' AND -t.key > -CAST(:before AS BIGINT)
+                  AND t.created_at >= :after_time AND t.created_at <= :before_time
+                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+                ORDER BY -t.key LIMIT :count) AS in_failed
+UNION ALL SELECT in_cancelled.key FROM (SELECT t.key AS key FROM task AS t
+                WHERE :phases LIKE '%"cancelled"%' AND t.phase = 'cancelled' AND -t.key > -CAST(:before AS BIGINT)
+                  AND t.created_at >= :after_time AND t.created_at <= :before_time
+                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+                ORDER BY -t.key LIMIT :count) AS in_cancelled
+UNION ALL SELECT in_dead_lettered.key FROM (SELECT t.key AS key FROM task AS t
+                WHERE :phases LIKE '%"dead_lettered"%' AND t.phase = 'dead_lettered' AND -t.key > -CAST(:before AS BIGINT)
+                  AND t.created_at >= :after_time AND t.created_at <= :before_time
+                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+                ORDER BY -t.key LIMIT :count) AS in_dead_lettered
+UNION ALL SELECT let_go.key FROM (SELECT -(-q.task) AS key FROM queue AS q CROSS JOIN task AS t
+                WHERE CAST(:begun AS BIGINT) = 1 AND q.let_go = 1 AND -q.task > -CAST(:before AS BIGINT) AND t.key = q.task
+                  AND t.created_at >= :after_time AND t.created_at <= :before_time
+                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+                GROUP BY -q.task ORDER BY -q.task LIMIT :count) AS let_go
+UNION ALL SELECT held.key FROM (SELECT t.key AS key FROM queue AS q CROSS JOIN task AS t
+                WHERE CAST(:held AS BIGINT) = 1 AND q.held = 1 AND +q.task < :before AND t.key = q.task
+                  AND t.created_at >= :after_time AND t.created_at <= :before_time
+                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)) AS held) AS found
+ ORDER BY key DESC LIMIT :count;
+
+-- name: task_keys_of_target
+-- reads: many
+SELECT t.key AS key FROM task AS t
+ WHERE t.namespace = :namespace AND t.target = :target AND -t.key > -CAST(:before AS BIGINT)
+   AND t.created_at >= :after_time AND t.created_at <= :before_time
+   AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+ ORDER BY -t.key LIMIT :count;
+
+-- name: task_keys_of_target_everywhere
+-- reads: many
+-- Sorts what it finds: so the newest of all tasks are looked through first, among which the frequent ones are.
+SELECT t.key AS key FROM task AS t
+ WHERE t.target = :target AND -t.key > -CAST(:before AS BIGINT)
+   AND t.created_at >= :after_time AND t.created_at <= :before_time
+   AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+ ORDER BY -t.key LIMIT :count;
+
+-- name: task_keys_of_label
+-- reads: many
+-- :label is how it begins: whoever asks looks at the labels of what is found.
+SELECT t.key AS key FROM task_label AS l CROSS JOIN task AS t
+ WHERE l.namespace = :namespace AND l.label = :label AND l.place > -CAST(:before AS BIGINT) AND t.key = -l.place
+   AND t.created_at >= :after_time AND t.created_at <= :before_time
+   AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+ ORDER BY l.place LIMIT :count;
+
+-- name: task_keys_named
+-- :names is a JSON array. Each name is looked up, whatever the order of the list.
+SELECT t.key AS key FROM json_each(:names) AS wanted CROSS JOIN task AS t
+ WHERE t.namespace = :namespace AND t.name = wanted.value AND t.key < CAST(:before AS BIGINT)
+   AND t.created_at >= :after_time AND t.created_at <= :before_time
+   AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+ ORDER BY t.key DESC LIMIT :count;
+
+-- name: task_labels
+-- reads: many
+-- The labels alone: of many tasks, those that are wanted are found without reading all that was asked of them.
+SELECT t.key AS key, t.labels AS labels FROM task AS t
+ WHERE t.key IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted);
+
+-- name: task_keys_of_lane
+-- reads: many
+SELECT t.key AS key FROM task AS t
+ WHERE t.namespace = :namespace AND t.lane = :lane AND t.lane <> '' AND -t.key > -CAST(:before AS BIGINT)
+   AND t.created_at >= :after_time AND t.created_at <= :before_time
+   AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+ ORDER BY -t.key LIMIT :count;
+
+-- name: task_keys_of_lane_everywhere
+-- reads: many
+SELECT t.key AS key FROM task AS t
+ WHERE t.lane = :lane AND t.lane <> '' AND -t.key > -CAST(:before AS BIGINT)
+   AND t.created_at >= :after_time AND t.created_at <= :before_time
+   AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+ ORDER BY -t.key LIMIT :count;
+
+-- name: task_keys_of_spawner
+-- reads: many
+SELECT t.key AS key FROM task AS t
+ WHERE t.spawned_by = :spawned_by AND t.spawned_by <> '' AND -t.key > -CAST(:before AS BIGINT)
+   AND t.created_at >= :after_time AND t.created_at <= :before_time
+   AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+ ORDER BY -t.key LIMIT :count;
+
+-- name: task_keys_of_parent
+-- reads: many
+SELECT t.key AS key FROM task AS t
+ WHERE t.parent = :parent AND t.parent <> '' AND -t.key > -CAST(:before AS BIGINT)
+   AND t.created_at >= :after_time AND t.created_at <= :before_time
+   AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+ ORDER BY -t.key LIMIT :count;
+
+-- name: task_keys_matching
+-- reads: many
+-- Those of some keys for which all filters hold. Empty texts mean any; :phases and :labels are JSON arrays, a label as it
+-- stands in the stored text.
+SELECT t.key AS key FROM task AS t
+ WHERE t.key IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted)
    AND (:namespace = '' OR t.namespace = :namespace)
    AND (:target = '' OR t.target = :target)
    AND (:lane = '' OR t.lane = :lane)
    AND (:spawned_by = '' OR t.spawned_by = :spawned_by)
    AND (:parent = '' OR t.parent = :parent)
-   AND t.created_at >= :after_time AND t.created_at <= :before_time
-   AND (:archived = 1 OR t.archived_at IS NULL)
-   AND t.phase IN (SELECT value FROM json_each(:phases) AS wanted)
-   AND NOT EXISTS (SELECT 1 FROM json_each(:labels) AS pair WHERE REPLACE(t.labels, pair.value, '') = t.labels)
- ORDER BY t.key DESC LIMIT :count;
+   AND COALESCE(t.phase, '') IN (SELECT value FROM json_each(:phases) AS wanted)
+   AND NOT EXISTS (SELECT 1 FROM json_each(:labels) AS pair WHERE REPLACE(t.labels, pair.value, '') = t.labels);
+
+-- name: task_namespaces
+-- Namespaces with tasks: the recursion hops from one to the next in the index.
+WITH RECURSIVE space (name) AS (
+    SELECT MIN(t.namespace) FROM task AS t
+    UNION ALL
+    SELECT (SELECT MIN(t.namespace) FROM task AS t WHERE t.namespace > s.name) FROM space AS s WHERE s.name IS NOT NULL)
+SELECT name AS namespace FROM space WHERE name IS NOT NULL;
 
 -- name: task_lock
 -- locks: task key
@@ -105,22 +292,28 @@ DELETE FROM task_ending WHERE uid = :uid;
 INSERT INTO task_event (task, seq, at, type, data) VALUES (:task, :seq, :at, :type, :data);
 
 -- name: task_event_read
-SELECT e.seq AS seq, e.at AS at, e.data AS data
+SELECT e.seq AS seq, e.at AS at, e.type AS type, e.data AS data
   FROM task AS t JOIN task_event AS e ON e.task = t.key
  WHERE t.namespace = :namespace AND t.name = :name AND e.seq > :after
  ORDER BY e.seq LIMIT :count;
 
 -- name: task_open_for
--- Tasks that have not ended and that an agent or a system has work in, oldest first; a few of them.
+-- reads: many
+-- Tasks that have not ended and that an agent or a system has work in, oldest first; a few of them. The
+-- plus sign keeps SQLite from walking along those that have ended.
 SELECT t.name AS name FROM task AS t
- WHERE t.namespace = :namespace AND t.ended_at IS NULL
+ WHERE t.namespace = :namespace AND t.phase IN ('queued', 'running')
    AND ((t.target_kind = :kind AND t.target = :name)
         OR (:kind = 'agent' AND EXISTS (SELECT 1 FROM queue AS q WHERE q.task = t.key AND q.agent = :name)))
- ORDER BY t.key LIMIT 6;
+ ORDER BY +t.key LIMIT 6;
 
 -- name: task_run_add
 -- locks: -
 INSERT INTO task_run (task, message, run_id) VALUES (:task, :message, :run_id);
+
+-- name: task_archived_of_run
+SELECT t.name AS name FROM task_run AS m JOIN task AS t ON t.key = m.task
+ WHERE m.run_id = :run_id AND t.archived_at IS NOT NULL;
 
 -- name: task_run_find
 SELECT r.key AS key FROM task_run AS m JOIN run AS r ON r.id = m.run_id WHERE m.task = :task AND m.message = :message;
@@ -145,17 +338,14 @@ SELECT t.key AS key, t.uid AS uid, t.namespace AS namespace, t.name AS name, t.p
 -- name: task_live
 -- Of these tasks (a JSON array of keys as text): how their live runs are. `begun` counts those that were ever taken;
 -- `worker` is one of those that hold a run of it; `paused` counts the runs that go on by themselves at a time: a model
--- is asked again, or its turn comes; `asks` is the summary of one that does not, `let_go` of one that nobody holds.
+-- is asked again, its turn comes, or nothing more is said; `asks` is the summary of one that does not, `let_go` of one that nobody holds.
 SELECT q.task AS task, COUNT(*) AS runs, SUM(CASE WHEN r.phase = 'waiting' THEN 1 ELSE 0 END) AS waiting,
        SUM(CASE WHEN r.epoch > 0 THEN 1 ELSE 0 END) AS begun,
-       SUM(CASE WHEN r.phase = 'waiting' AND (r.summary LIKE '%"reason"_"model_retry"%'
-                                              OR r.summary LIKE '%"reason"_"model_limit"%') THEN 1 ELSE 0 END) AS paused,
-       MIN(CASE WHEN r.phase = 'waiting' AND r.summary NOT LIKE '%"reason"_"model_retry"%'
-                     AND r.summary NOT LIKE '%"reason"_"model_limit"%' THEN r.summary END) AS asks,
+       SUM(CASE WHEN r.phase = 'waiting' AND r.summary LIKE '%"owner"_"timer"%' THEN 1 ELSE 0 END) AS paused,
+       MIN(CASE WHEN r.phase = 'waiting' AND r.summary NOT LIKE '%"owner"_"timer"%' THEN r.summary END) AS asks,
        MIN(CASE WHEN q.held = 0 AND r.epoch > 0 THEN r.summary END) AS let_go,
        MIN(CASE WHEN q.held = 0 AND r.epoch > 0 AND q.due_at > r.updated_at
-                     AND (r.phase = 'pending' OR r.summary LIKE '%"reason"_"model_retry"%'
-                          OR r.summary LIKE '%"reason"_"model_limit"%') THEN q.due_at END) AS next_at,
+                     AND (r.phase = 'pending' OR r.summary LIKE '%"owner"_"timer"%') THEN q.due_at END) AS next_at,
        MIN(CASE WHEN q.held = 1 THEN (SELECT MIN(w.name) FROM worker AS w WHERE w.identity = r.worker) END) AS worker,
        MIN(CASE WHEN q.held = 1 THEN r.lease_until END) AS lease_until,
        MAX(CASE WHEN q.held = 1 THEN (SELECT MAX(w.heartbeat_at) FROM worker AS w WHERE w.identity = r.worker) END)
@@ -169,20 +359,35 @@ SELECT q.task AS task, COUNT(*) AS runs, SUM(CASE WHEN r.phase = 'waiting' THEN 
 SELECT 1 AS begun FROM queue AS q JOIN run AS r ON r.key = q.run WHERE q.task = :key AND r.epoch > 0 LIMIT 1;
 
 -- name: task_purge_find
+-- reads: many
+-- Behind :since and :after: what was passed over, and what PostgreSQL has not cleared away, is not looked at again.
+SELECT key, ended_at FROM task
+ WHERE ended_at IS NOT NULL AND ended_at < :before AND ended_at >= :since AND (ended_at > :since OR key > :after)
+ ORDER BY ended_at, key LIMIT :count;
+
+-- name: task_purge_lock
 -- One that is requeued right now is not among them.
-SELECT key FROM task WHERE ended_at < :before ORDER BY key LIMIT :count /*skip_locked*/;
+SELECT key FROM task
+ WHERE key IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted) AND ended_at < :before
+ ORDER BY key /*skip_locked*/;
+
+-- name: task_purge_runs
+-- The runs of tasks, which go with them.
+SELECT r.key AS key, r.id AS id FROM task_run AS m JOIN run AS r ON r.id = m.run_id
+ WHERE m.task IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted)
+ ORDER BY r.key;
 
 -- name: task_delete
-DELETE FROM task WHERE key = :key;
+DELETE FROM task WHERE key IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted);
 
 -- name: task_delete_events
-DELETE FROM task_event WHERE task = :key;
+DELETE FROM task_event WHERE task IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted);
 
 -- name: task_delete_runs
-DELETE FROM task_run WHERE task = :key;
+DELETE FROM task_run WHERE task IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted);
 
 -- name: task_delete_memory
-DELETE FROM task_memory WHERE task = :key;
+DELETE FROM task_memory WHERE task IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted);
 
 -- name: memory_put
 INSERT INTO task_memory (task, name, value, by_run, updated_at) VALUES (:task, :name, :value, :by_run, :now)
@@ -207,12 +412,16 @@ SELECT namespace, name, digest, command FROM task WHERE namespace = :namespace A
 SELECT namespace, name FROM task WHERE key = :key;
 
 -- name: task_find
--- By name, or by the beginning or the end of it (what is generated stands at the end).
-SELECT name FROM task
- WHERE namespace = :namespace
-   AND (name = :name OR SUBSTR(name, 1, LENGTH(:name)) = :name
-        OR SUBSTR(name, LENGTH(name) - LENGTH(:name) + 1, LENGTH(:name)) = :name)
- ORDER BY key DESC LIMIT 6;
+-- Tasks whose names begin so, from :name on up to :high, which is behind them.
+SELECT name FROM task WHERE namespace = :namespace AND name >= :name AND name < :high ORDER BY name LIMIT 6;
+
+-- name: task_find_end
+-- reads: many
+-- Those of the newest :count tasks whose names end so (what is generated stands at the end).
+SELECT newest.name AS name
+  FROM (SELECT t.name AS name FROM task AS t WHERE t.namespace = :namespace ORDER BY -t.key LIMIT :count) AS newest
+ WHERE SUBSTR(newest.name, LENGTH(newest.name) - LENGTH(:name) + 1, LENGTH(:name)) = :name
+ ORDER BY newest.name LIMIT 6;
 
 -- name: task_runs_forgotten
 -- How many runs of a task a purge has taken.
@@ -229,4 +438,5 @@ SELECT q.run_id AS run_id
    AND EXISTS (SELECT 1 FROM signal AS s WHERE s.run_id = q.run_id AND s.type = 'cancel.requested');
 
 -- name: task_phases
+-- reads: many
 SELECT phase, COUNT(*) AS tasks FROM task GROUP BY phase;

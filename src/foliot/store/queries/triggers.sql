@@ -124,17 +124,17 @@ VALUES (:id, :webhook, :at, :outcome, :reason, :detail, :status, :event, :task, 
 
 -- name: delivery_list
 SELECT key, id, at, outcome, reason, detail, status, event, task, size, digest, headers
-  FROM webhook_delivery WHERE webhook = :webhook AND key < :before ORDER BY key DESC LIMIT :count;
+  FROM webhook_delivery WHERE webhook = :webhook AND -key > -CAST(:before AS BIGINT) ORDER BY -key LIMIT :count;
 
 -- name: delivery_get
 SELECT key, id, at, outcome, reason, detail, status, event, task, size, digest, headers, body
   FROM webhook_delivery WHERE webhook = :webhook AND id = :id;
 
 -- name: delivery_surplus
-SELECT key FROM webhook_delivery WHERE webhook = :webhook ORDER BY key DESC LIMIT 1 OFFSET :keep;
+SELECT key FROM webhook_delivery WHERE webhook = :webhook ORDER BY -key LIMIT 1 OFFSET :keep;
 
 -- name: delivery_forget
-DELETE FROM webhook_delivery WHERE webhook = :webhook AND key <= :upto;
+DELETE FROM webhook_delivery WHERE webhook = :webhook AND -key >= -CAST(:upto AS BIGINT);
 
 -- name: webhook_forget_endpoints
 DELETE FROM webhook_endpoint WHERE webhook = :webhook;

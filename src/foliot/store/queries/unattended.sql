@@ -1,6 +1,7 @@
 -- Runs of which somebody should make sure that they go on.
 
 -- name: run_unattended
+-- reads: many
 -- Live runs that belong neither to a task nor to a run that delegated to them, oldest first: nobody but who began one
 -- goes on with it. :namespaces is a JSON array; an empty one means any. Of those that wait only the ones that a signal or a time of day lets go on. The plus signs keep
 -- SQLite from walking through all runs that ever ended, in the order of their keys.
@@ -18,15 +19,17 @@ SELECT r.key AS key, r.id AS id, r.phase AS phase, r.worker AS worker, r.lease_u
  ORDER BY +r.key LIMIT :count;
 
 -- name: run_paused
+-- reads: many
 -- Runs that wait for a budget, a page of them.
 SELECT id, namespace, summary FROM run
- WHERE phase = 'waiting' AND id > :after AND summary LIKE '%"reason"_"budget"%'
+ WHERE phase IN ('pending', 'running', 'waiting') AND phase = 'waiting' AND id > :after AND summary LIKE '%"reason"_"budget"%'
  ORDER BY id LIMIT :count;
 
 -- name: run_waiting_for_model
+-- reads: many
 -- Runs of a namespace whose model failed and is asked again later, or that wait for their turn there, a page of them.
 SELECT id FROM run
- WHERE phase = 'waiting' AND id > :after AND namespace = :namespace 
+ WHERE phase IN ('pending', 'running', 'waiting') AND phase = 'waiting' AND id > :after AND namespace = :namespace
    AND (summary LIKE '%"reason"_"model_retry"%' OR summary LIKE '%"reason"_"model_limit"%')
  ORDER BY id LIMIT :count;
 

@@ -10,7 +10,8 @@ ON CONFLICT (name) DO UPDATE
        started_at = excluded.started_at, heartbeat_at = excluded.heartbeat_at;
 
 -- name: worker_beat
-UPDATE worker SET heartbeat_at = :now, phase = :phase, clock_off = :clock_off, isolation = :isolation, beats = beats + 1
+UPDATE worker SET heartbeat_at = :now, phase = :phase, clock_off = :clock_off, isolation = :isolation, capacity = :capacity,
+       beats = beats + 1
  WHERE name = :name AND identity = :identity
 RETURNING beats, (SELECT incarnation FROM store_life) AS incarnation;
 
@@ -19,8 +20,14 @@ SELECT name, identity, region, gpu, models, labels, isolation, capacity, phase, 
   FROM worker ORDER BY name;
 
 -- name: worker_loads
+-- Runs that are held are no more than the workers have places.
 SELECT r.worker AS identity, COUNT(*) AS current
   FROM queue AS q JOIN run AS r ON r.key = q.run WHERE q.held = 1 GROUP BY r.worker;
+
+-- name: worker_loads_of
+-- How many runs of a namespace each worker holds.
+SELECT r.worker AS identity, COUNT(*) AS current
+  FROM queue AS q JOIN run AS r ON r.key = q.run WHERE q.namespace = :namespace AND q.held = 1 GROUP BY r.worker;
 
 -- name: worker_alive
 SELECT identity FROM worker WHERE phase <> 'stopped' AND identity <> :identity;

@@ -3,7 +3,8 @@
 The order is: the most urgent first; among equals the namespace that has least at work, and in it the line that has
 least at work (so neither a namespace nor an agent nor a lane can crowd out another by queueing much); then who is due
 longest. What may not be taken now (another worker is needed, a limit is reached, its class is open) stands in no one's
-way: runs that are alike form a line, and a line that is refused is stepped over whole, however long it is.
+way: runs that are alike form a line, and a line that is refused is stepped over whole, however long it is. Nor does a
+namespace get all places of a worker (shares.py): those that it holds it may hold for long.
 
 A look from the top reads at most `LOOKED_AT` lines, and no more than `EACH` of one namespace, so that one with very
 many lines hides no other. If that was not all of them, a look that goes on elsewhere (`Claims.cursor`) follows at once
@@ -28,7 +29,8 @@ from foliot.store.base import Database
 from foliot.store.journal.base import TERMINAL, Lease, StoreSetBack
 from foliot.store.queue import queue
 from foliot.store.queue.limits import COOL_DOWN, hold_limit, may_probe, probing, room_left
-from foliot.store.queue.placement import Offer, fits, lacked_by
+from foliot.store.queue.placement import Offer, fits, lacked_by, starts_programs
+from foliot.store.queue.shares import NOTHING, AtWork, NamespaceShares
 from foliot.store.transaction import Row, Tx, many, one, rows
 
 LOOKED_AT = 128
@@ -41,9 +43,12 @@ class Claims(Struct, frozen=True):
     """The result of one look at the queue.
 
     `next_due` is when the next run that is known becomes due. `refused` counts lines of which no more was taken
-    although something is due, by reason: `placement`, `limit`, `breaker`, or `taken` (others were faster, or are at
-    it). `recovered` are the ids of runs whose holder let its lease run out. `more`: there may be more, look again as
-    soon as there is a place, at `cursor` too: where this look did not look, or did not come to an end.
+    although something is due, by reason: `placement`, `limit`, `breaker`, `share` (its namespace has its share of the
+    places of this worker), or `taken` (others were faster, or are at it). `recovered` are the ids of runs whose holder
+    let its lease run out. `more`: there may be more, look again as soon as there is a place, at `cursor` too: where
+    this look did not look, or did not come to an end. `programs` are the ids of those taken whose tools start programs
+    on the machine of the worker; `namespaces` has the namespace of each run that was taken.
+    `shared`: several namespaces share the worker.
     """
 
     leases: list[Lease]
@@ -52,6 +57,9 @@ class Claims(Struct, frozen=True):
     recovered: tuple[str, ...] = ()
     more: bool = False
     cursor: str = ""
+    programs: frozenset[str] = frozenset()
+    namespaces: dict[str, str] = {}
+    shared: bool = False
 
 
 class QueueLine(Struct, frozen=True):
@@ -86,11 +94,15 @@ class QueueLine(Struct, frozen=True):
 
 
 class ClaimBounds(Struct, frozen=True):
-    """Limits by (scope, name), and when which class was opened, as they were before the transaction."""
+    """Limits by (scope, name), and when which class was opened, as they were before the transaction.
+
+    `shared`: something is declared in more than one namespace.
+    """
 
     limited: frozenset[tuple[str, str]]
     opened: dict[str, float]
     incarnation: str = ""
+    shared: bool = False
 
     def of(self, line: QueueLine) -> Iterable[tuple[str, str, str, int | None]]:
         """Yields the limits of a line: scope, namespace, name, and the maximum where it came with the run."""
@@ -114,12 +126,19 @@ async def claim(
     lacking: Set[str] = frozenset(),
     leased: float | None = None,
     incarnation: str = "",
+    programs: int | None = None,
+    at_work: AtWork | None = None,
+    shared: bool = False,
+    keep_free: bool = False,
 ) -> Claims:
     """Take up to `want` runs that are due, each under a new epoch with a lease until `until`.
 
     `leased` is the time by the clock of leases, which `until` is of too; by default it is `now`.
     `after` is the cursor of an earlier look; without it the look is from the top. Runs that this worker gave back for
-    want of something in `lacking` are left to others. An idle look is one query and writes nothing.
+    want of something in `lacking` are left to others. `programs` is how many of them may be runs whose tools start
+    programs here, by default any number. `at_work` is what this worker has already: then no namespace gets more
+    than its share of the places, if there are several, or had been at an earlier look (`shared`), or with `keep_free`
+    in any case. An idle look is one query and writes nothing.
     Raises `Unavailable`, and `StoreSetBack` when the store is not of the `incarnation` that is given.
     """
     leased = now if leased is None else leased
@@ -134,13 +153,16 @@ async def claim(
     bounds = ClaimBounds(frozenset(), {})
     taken = TakenRuns([], (), {})
     if want > 0 and (fitting or lapsed):
-        bounds = _bounds(await db.read("bound_list"))
+        bounds = await read_bounds(db)
         if incarnation and bounds.incarnation != incarnation:
             raise StoreSetBack("it is another store than before, such as one that was put back from a backup")
-        at_work = Counter[str]()
+        busy = Counter[str]()
         for line in lines:
-            at_work[line.namespace] += line.running
-        taken = await db.write(take, offer, want, now, until, fitting, lapsed, at_work, bounds, leased)
+            busy[line.namespace] += line.running
+        here = at_work or NOTHING
+        shared = at_work is not None and (shared or bounds.shared or len({*busy, *here.runs}) > 1)
+        shares = NamespaceShares(want, programs, here, shared=shared, keep_free=keep_free)
+        taken = await db.write(take, offer, want, now, until, fitting, lapsed, busy, bounds, leased, shares)
         refused.update(taken.refused)
     return Claims(
         leases=taken.leases,
@@ -149,17 +171,27 @@ async def claim(
         recovered=taken.recovered,
         more=len(taken.leases) >= want or bool(cursor),
         cursor=after if after and len(taken.leases) >= want else cursor,
+        programs=taken.programs,
+        namespaces=taken.namespaces,
+        shared=shared,
     )
 
 
-async def recall(db: Database, offer: Offer, *, until: float) -> list[Lease]:
-    """Returns the leases of a claim with this `until` whose answer was lost; none if it was never stored.
+async def read_bounds(db: Database) -> ClaimBounds:
+    return _bounds(await db.read("bound_list"))
 
-    To be asked before anything of it is renewed. Raises `Unavailable`.
+
+async def recall(db: Database, offer: Offer, *, until: float) -> list[tuple[Lease, str]]:
+    """Returns the leases of a claim with this `until` whose answer was lost, each with the namespace of its run.
+
+    None if it was never stored. To be asked before anything of it is renewed. Raises `Unavailable`.
     """
     found = await db.read("queue_claimed", identity=offer.identity, until=until)
     return [
-        Lease(row["run_id"], row["run"], row["epoch"], offer.identity, until, queued=True, name=offer.name)
+        (
+            Lease(row["run_id"], row["run"], row["epoch"], offer.identity, until, queued=True, name=offer.name),
+            row["namespace"],
+        )
         for row in found
     ]
 
@@ -169,19 +201,32 @@ def _suits(offer: Offer, requirements: str, lacking: Set[str]) -> bool:
 
 
 async def waiting_for_others(
-    db: Database, offer: Offer, run_ids: Sequence[str], *, now: float, lacking: Set[str] = frozenset()
+    db: Database,
+    offer: Offer,
+    run_ids: Sequence[str],
+    *,
+    now: float,
+    lacking: Set[str] = frozenset(),
+    full: Set[str] = frozenset(),
 ) -> set[str]:
-    """Returns the due and free ones among these runs that this worker may not take."""
+    """Returns the due and free ones among these runs that this worker may not take.
+
+    `full` are the namespaces that have their share of its places.
+    """
     if not run_ids:
         return set()
     found = await db.read("queue_due", run_ids=msgspec.json.encode(run_ids).decode(), now=now)
-    return {row["run_id"] for row in found if not _suits(offer, row["requirements"], lacking)}
+    return {
+        row["run_id"] for row in found if row["namespace"] in full or not _suits(offer, row["requirements"], lacking)
+    }
 
 
 class TakenRuns(Struct, frozen=True):
     leases: list[Lease]
     recovered: tuple[str, ...]
     refused: dict[str, int]
+    programs: frozenset[str] = frozenset()
+    namespaces: dict[str, str] = {}
 
 
 def take(
@@ -194,11 +239,13 @@ def take(
     at_work: Mapping[str, int],
     bounds: ClaimBounds,
     leased: float | None = None,
+    shares: NamespaceShares | None = None,
 ) -> Tx[TakenRuns]:
     """The transaction of a claim: from these lines, in fair order, within the bounds.
 
     `now` says what is due, `leased` (by default the same) which leases have ended.
     `lapsed` are lines with leases that have ended, whoever may take what was held: they are set right first.
+    `at_work` is what each namespace has at work anywhere, `shares` what each may take of the places of this worker.
     """
     leased = now if leased is None else leased
     recovered: set[str] = set()
@@ -206,7 +253,8 @@ def take(
         yield from _hold_bounds(lines, bounds)
     for line in lapsed:
         recovered.update((yield from _recover(line, now, leased)))
-    gate = yield from _open_gate(lines, bounds, now)
+    # A body may be begun again after a conflict: what it counts down is its own.
+    gate = yield from _open_gate(lines, bounds, now, (shares or NamespaceShares(want)).copy())
     busy = Counter(at_work)
     chosen: list[Row] = []
     for _, level in groupby(lines, key=lambda line: line.line[: queue.URGENCY]):
@@ -231,7 +279,9 @@ def take(
     yield from many("queue_claim", fields)
     yield from many("queue_hold", [{"run": lease.key, "until": until} for lease in leases])
     mine = {lease.run_id for lease in leases}
-    return TakenRuns(leases, tuple(sorted(recovered & mine)), dict(gate.refused))
+    return TakenRuns(
+        leases, tuple(sorted(recovered & mine)), dict(gate.refused), frozenset(gate.programs), gate.namespaces
+    )
 
 
 def _take_level(
@@ -298,15 +348,22 @@ class ClaimGate:
         keys: Mapping[str, list[tuple[str, str, str]]],
         rooms: dict[tuple[str, str, str], int],
         shut: dict[str, bool],
+        shares: NamespaceShares,
     ) -> None:
         """`keys` are the limits of each line, `rooms` what is left of each; `shut`: open classes, True for a probe."""
         self._keys = keys
         self._rooms = rooms
         self._classes = shut
+        self._shares = shares
+        self.programs: set[str] = set()
+        self.namespaces: dict[str, str] = {}
         self.refused = Counter[str]()
 
     def room(self, line: QueueLine) -> int:
         room = min((self._rooms[key] for key in self._keys[line.line]), default=2**31 - 1)
+        room = min(room, self._shares.left(line.namespace))
+        if starts_programs(line.requirements):
+            room = min(room, self._shares.programs_left(line.namespace))
         probe = self._classes.get(line.class_key)
         return room if probe is None else min(room, int(probe))
 
@@ -314,12 +371,20 @@ class ClaimGate:
         """Counts why no more of this line is taken."""
         if self.room(line):
             self.refused["taken"] += 1
+        elif self._classes.get(line.class_key) is False:
+            self.refused["breaker"] += 1
         else:
-            self.refused["breaker" if self._classes.get(line.class_key) is False else "limit"] += 1
+            self.refused["limit" if self._shares.left(line.namespace) else "share"] += 1
 
     def passed(self, line: QueueLine, taken: Sequence[Row]) -> Tx[None]:
         for key in self._keys[line.line]:
             self._rooms[key] -= len(taken)
+        run_ids = [row["run_id"] for row in taken]
+        programs = starts_programs(line.requirements)
+        self._shares.took(line.namespace, len(taken), programs=programs)
+        self.namespaces.update(dict.fromkeys(run_ids, line.namespace))
+        if programs:
+            self.programs.update(run_ids)
         if line.class_key in self._classes:
             self._classes[line.class_key] = False
             yield from probing(line.class_key, taken[0]["run"])
@@ -334,7 +399,7 @@ def _hold_bounds(lines: Sequence[QueueLine], bounds: ClaimBounds) -> Tx[None]:
         yield from one("class_lock", key=class_key)
 
 
-def _open_gate(lines: Sequence[QueueLine], bounds: ClaimBounds, now: float) -> Tx[ClaimGate]:
+def _open_gate(lines: Sequence[QueueLine], bounds: ClaimBounds, now: float, shares: NamespaceShares) -> Tx[ClaimGate]:
     """Lock what limits these lines, in an order that all workers keep, and count."""
     limits = {line.line: list(bounds.of(line)) for line in lines}
     wanted = {limit[:3]: limit[3] for each in limits.values() for limit in each}
@@ -346,7 +411,7 @@ def _open_gate(lines: Sequence[QueueLine], bounds: ClaimBounds, now: float) -> T
         may = yield from may_probe(class_key, now)
         if may is not None:
             shut[class_key] = may
-    return ClaimGate({name: [limit[:3] for limit in each] for name, each in limits.items()}, rooms, shut)
+    return ClaimGate({name: [limit[:3] for limit in each] for name, each in limits.items()}, rooms, shut, shares)
 
 
 def _recover(line: QueueLine, now: float, leased: float) -> Tx[list[str]]:
@@ -418,11 +483,14 @@ def _bounds(found: Iterable[Row]) -> ClaimBounds:
     limited: set[tuple[str, str]] = set()
     opened: dict[str, float] = {}
     incarnation = ""
+    shared = False
     for row in found:
         if row["scope"] == "store":
             incarnation = row["name"]
+        elif row["scope"] == "shared":
+            shared = True
         elif row["scope"] == "class":
             opened[row["name"]] = row["opened_at"]
         else:
             limited.add((row["scope"], row["name"]))
-    return ClaimBounds(frozenset(limited), opened, incarnation)
+    return ClaimBounds(frozenset(limited), opened, incarnation, shared)

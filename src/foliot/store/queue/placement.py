@@ -68,6 +68,12 @@ def fits(offer: Offer, requirements: str) -> bool:
     return needs.labels.items() <= offer.labels.items() and not unenforced(offer, needs)
 
 
+def starts_programs(requirements: str) -> bool:
+    """Whether a run with these requirements may start programs on the machine of its worker, in a fence."""
+    needs = needs_of(requirements)
+    return needs is None or bool(needs.isolation)
+
+
 def unenforced(offer: Offer, needs: Needs) -> list[str]:
     """Returns what a run demands around its programs and this worker cannot enforce."""
     return [each for each in needs.isolation if each not in (offer.isolation or ())]

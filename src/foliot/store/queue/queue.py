@@ -178,6 +178,8 @@ async def unattended(
             if _is_due(row, now, is_gone)
         )
         after = rows[-1]["key"]
+        if len(rows) < PAGE:  # another look would go through all that is live once more, to find nothing
+            break
     return found
 
 

@@ -116,6 +116,11 @@ async def list_workers(db: Database) -> list[WorkerInfo]:
     return [_info(row, loads.get(row["identity"], 0)) for row in await db.read("worker_list")]
 
 
+async def loads_of(db: Database, namespace: str) -> dict[str, int]:
+    """Returns how many runs of a namespace each worker holds, by its identity."""
+    return {row["identity"]: row["current"] for row in await db.read("worker_loads_of", namespace=namespace)}
+
+
 def _info(row: Row, current: int) -> WorkerInfo:
     fields = dict(row)
     fields["gpu"] = bool(fields["gpu"])
@@ -159,6 +164,7 @@ def _beat(offer: Offer, now: float, phase: str, clock_off: float) -> Tx[Beat | N
         phase=phase,
         clock_off=clock_off,
         isolation=msgspec.json.encode(offer.isolation or ()).decode(),
+        capacity=offer.capacity,
     )
     return None if row is None else Beat(row["beats"], row["incarnation"])
 

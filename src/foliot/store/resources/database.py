@@ -21,6 +21,7 @@ from foliot.resources.references import Reference
 from foliot.store.base import (
     THE_PROCESS,
     Change,
+    ChangedSince,
     Database,
     DeclaredBy,
     Delete,
@@ -39,7 +40,7 @@ from foliot.store.ledger.pushes import reseal_key
 from foliot.store.resources import cursors
 from foliot.store.resources.changes import Keyed, apply_changes, check_crossing, crossing, keyed, shown
 from foliot.store.resources.documents import check_labels, decode, decode_all, key_of, key_range, key_text, plain
-from foliot.store.resources.feed import follow
+from foliot.store.resources.feed import changed, follow
 from foliot.store.resources.mcp_pins import read_agreed
 from foliot.store.resources.selectors import matches
 from foliot.store.secrets import sealing as secrets
@@ -74,8 +75,8 @@ class SqlResourceStore:
         self._now = now
         self._revision_at: tuple[object, int] | None = None
         self._seen: tuple[asyncio.AbstractEventLoop, int] | None = None
-        self._asking: asyncio.Task[int] | None = None
-        self._next: asyncio.Task[int] | None = None
+        self._askers: list[asyncio.Future[int]] = []
+        self._answering: asyncio.Task[None] | None = None
 
     async def get(self, key: Key) -> Document:
         return shown(await self._stored(key))
@@ -149,6 +150,9 @@ class SqlResourceStore:
         key_range(filter)  # refuses what cannot be a kind or a namespace now, not at the first change
         return follow(self._database, filter, after)
 
+    async def changed(self, after: int, kinds: Sequence[str]) -> ChangedSince | None:
+        return await changed(self._database, kinds, after)
+
     async def revision(self) -> int:
         """One look serves all who ask in the same turn of the event loop.
 
@@ -171,6 +175,9 @@ class SqlResourceStore:
         seen = self._seen
         return seen[1] if seen is not None and seen[0] is asyncio.get_running_loop() else None
 
+    def _show(self, loop: asyncio.AbstractEventLoop, revision: int) -> None:
+        self._seen = loop, revision
+
     def _forget(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._seen is not None and self._seen[0] is loop:
             self._seen = None
@@ -187,17 +194,39 @@ class SqlResourceStore:
     async def _read_revision(self) -> int:
         return (await self._database.read("feed_bounds"))[0]["revision"]
 
-    async def _ask_together(self) -> int:
+    def _ask_together(self) -> asyncio.Future[int]:
         """One round trip for all who ask while another one is under way; never one that began before they asked."""
-        if self._next is None:
-            self._next = asyncio.create_task(self._ask_after(self._asking))
-        return await asyncio.shield(self._next)
+        asked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._askers.append(asked)
+        if self._answering is None:
+            self._answering = asyncio.create_task(self._answer())
+        return asked
 
-    async def _ask_after(self, earlier: asyncio.Task[int] | None) -> int:
-        if earlier is not None:
-            await asyncio.wait({earlier})
-        self._asking, self._next = self._next, None
-        return await self._read_revision()
+    async def _answer(self) -> None:
+        """Reads the revision until no caller waits for it."""
+        asked: list[asyncio.Future[int]] = []
+        try:
+            while self._askers:
+                asked, self._askers = self._askers, []
+                try:
+                    revision = await self._read_revision()
+                except Exception as error:
+                    for each in asked:
+                        if not each.done():
+                            each.set_exception(error)
+                else:
+                    # Those who asked go on between these two calls, and nobody else: what they look up on their way
+                    # needs no other look.
+                    loop = asyncio.get_running_loop()
+                    loop.call_soon(self._show, loop, revision)
+                    for each in asked:
+                        if not each.done():
+                            each.set_result(revision)
+                    loop.call_soon(self._forget, loop)
+        finally:
+            self._answering = None
+            for each in (*asked, *self._askers):
+                each.cancel()  # those that have no answer, because this was stopped
 
     async def reveal(self, key: Key) -> Revealed:
         document = await self._stored(key)

@@ -7,12 +7,13 @@ and the feed has exactly one row for each revision that was not compacted. A wat
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Sequence
 from typing import Literal, TypeAlias
 
 from foliot.errors import Gone
 from foliot.resources.kinds import with_phase
-from foliot.store.base import Change, Database, Document, Filter
+from foliot.store.base import Change, ChangedSince, Database, Document, Filter
 from foliot.store.resources.documents import decode
 from foliot.store.resources.selectors import matches
 from foliot.store.transaction import Row
@@ -30,9 +31,10 @@ async def follow(database: Database, filter: Filter, after: int) -> AsyncIterato
     deleted, as in kubectl. When what it was before has been compacted, a change that does not match is told as deleted.
     """
     while True:
+        seen = database.change_mark()
         upto, found = await window(database, filter.kind, after)
         if upto == after:
-            await database.wait_for_change(timeout=LONGEST_WAIT)
+            await database.wait_for_change(seen, timeout=LONGEST_WAIT)
             continue
         for row in found:
             if (action := await Looked(database, row).through(filter)) is not None:
@@ -58,6 +60,22 @@ async def window(database: Database, kind: str | None, after: int) -> tuple[int,
     if len(found) < upto - after:  # other kinds, or a compaction that came between the two reads
         _check_position(after, (await database.read("feed_bounds"))[0])
     return upto, found
+
+
+async def changed(database: Database, kinds: Sequence[str], after: int) -> ChangedSince | None:
+    """The changes of some kinds behind `after`, up to the newest; None when it is not certain that these are all.
+
+    They are counted after they were read: a change that is missing was compacted, or is of a life of the store that a
+    restore has ended.
+    """
+    upto: int = (await database.read("feed_bounds"))[0]["revision"]
+    if not 0 <= upto - after <= WINDOW:
+        return None
+    found = await database.read("change_list_kinds", kinds=json.dumps([*kinds]), after=after, upto=upto)
+    (counted,) = await database.read("change_count", after=after, upto=upto)
+    if counted["changes"] != upto - after:
+        return None
+    return ChangedSince(upto, [Change(row["revision"], row["action"], _read(row)) for row in found])
 
 
 def _check_position(after: int, bounds: Row) -> None:

@@ -85,12 +85,12 @@ def matches(document: Document, filter: Filter) -> bool:
         return False
     if filter.labels and not matches_labels(metadata.get("labels") or {}, filter.labels):
         return False
-    return all(_holds(field_text(document, each.key), each) for each in filter.fields)
+    return all(holds(field_text(document, each.key), each) for each in filter.fields)
 
 
 def matches_labels(labels: Mapping[str, str], requirements: Sequence[Requirement]) -> bool:
     """Whether the labels fulfil every clause."""
-    return all(_holds(labels.get(each.key), each) for each in requirements)
+    return all(holds(labels.get(each.key), each) for each in requirements)
 
 
 def field_text(document: Document, path: str) -> str | None:
@@ -108,7 +108,8 @@ def field_text(document: Document, path: str) -> str | None:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _holds(value: str | None, requirement: Requirement) -> bool:
+def holds(value: str | None, requirement: Requirement) -> bool:
+    """Whether a value, None where there is none, fulfils a clause."""
     match requirement.op:
         case "=" | "in":
             return value is not None and value in requirement.values

@@ -160,6 +160,16 @@ class Input(Struct, frozen=True):
         return Waiting(self.seq, self.mode, self.at, self.place, offered=self.status == "offered", steered=self.steered)
 
 
+class Dropped(Struct, frozen=True):
+    """Inputs of a place that had to make room and stand in no turn yet: the `newest`, by arrival, of `count`."""
+
+    newest: tuple[Input, ...] = ()
+    count: int = 0
+
+
+NONE_DROPPED: Final = Dropped()
+
+
 class Said(Struct, frozen=True):
     """The outcome of an input. `run_id` is the turn that has to hear of it, if one is at work.
 

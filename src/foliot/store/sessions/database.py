@@ -15,6 +15,7 @@ import msgspec
 from foliot.errors import Conflict, NotFound
 from foliot.kernel.inbox import (
     CANCELLED,
+    MOST_LINES,
     RESHAPED,
     Arrival,
     InboxOptions,
@@ -22,17 +23,21 @@ from foliot.kernel.inbox import (
     Waiting,
     after_turn,
     arrive,
+    line_of,
     phase_of,
 )
 from foliot.kernel.messages import Message
 from foliot.kernel.run.codec import encode, type_of
 from foliot.kernel.run.events import CancelRequested, Event, InputReceived
+from foliot.kernel.run.feedback import user_message
 from foliot.store.base import Database
 from foliot.store.channels import deliver_answer
 from foliot.store.journal.base import LockingBody, Signal, TransactionBody
 from foliot.store.journal.database import add_signal
 from foliot.store.sessions.base import (
+    NONE_DROPPED,
     ORDERED_BY,
+    Dropped,
     FoundTurn,
     InboxFull,
     Input,
@@ -48,6 +53,7 @@ from foliot.store.sessions.base import (
     SessionMark,
     Turn,
 )
+from foliot.store.sessions.inbox_rules import AgentObject, inbox_rules, read_inbox_rules
 from foliot.store.sessions.words import asked, indexed, scope_of
 from foliot.store.taken import OtherWords, Taken, end_message, take_message
 from foliot.store.transaction import Row, Tx, one, rows, run
@@ -129,6 +135,15 @@ class SqlSessions:
         """Deletes a session with its inputs; its runs stay. Raises `NotFound`, `SessionBusy` during a turn."""
         await self._db.write(_delete, id)
 
+    async def invalidate(self, namespace: str, user: str, *, in_transaction: TransactionBody | None = None) -> None:
+        """Marks what processes have warm for the sessions of a user as stale; their next turns are built anew."""
+        await self._db.write(_invalidate, namespace, user, in_transaction)
+
+    async def staleness(self, namespace: str, user: str) -> int:
+        """Returns how often what is warm for the sessions of a user was marked as stale."""
+        found = await self._db.read("session_staleness_get", namespace=namespace, user_name=user)
+        return found[0]["stale"] if found else 0
+
     async def get(self, id: str) -> Session:
         """Raises `NotFound`."""
         found = await self._db.read("session_get", id=id)
@@ -166,7 +181,6 @@ class SqlSessions:
         # One query for each index: a text that holds for any of them would be answered by reading every session.
         given = {
             "namespace": namespace,
-            "agent": agent,
             "channel": channel,
             "kind": kind,
             "archived": int(archived),
@@ -175,9 +189,11 @@ class SqlSessions:
             "count": limit,
         }
         if user or mine:
-            found = await self._db.read("session_list_of_user", user_name=user, **given)
+            found = await self._db.read("session_list_of_user", user_name=user, agent=agent, **given)
+        elif agent:
+            found = await self._db.read("session_list_of_agent", agent=agent, **given)
         else:
-            found = await self._db.read("session_list_of_agent" if agent else "session_list", **given)
+            found = await self._db.read("session_list", **given)
         return [_session(row) for row in found]
 
     # --- turns ---------------------------------------------------------------------------------------------------
@@ -223,15 +239,15 @@ class SqlSessions:
         new: NewInput,
         *,
         now: float,
-        options: InboxOptions,
+        agent: AgentObject | None = None,
         in_transaction: TransactionBody | None = None,
     ) -> Said:
-        """Stores an input, and lets the turn at work hear of it if its mode says so.
+        """Stores an input, and lets the turn at work hear of it if its mode says so; `agent` as in `inbox_rules`.
 
         What `in_transaction` writes is stored with it; not when it was said before. Raises `NotFound`,
         `SessionArchived`, and `Conflict` when the inbox is full or the id belongs to other words.
         """
-        return await self._db.write(_say, id, new, now, options, in_transaction)
+        return await self._db.write(_say, id, new, now, agent, in_transaction)
 
     async def waiting(self, session: Session) -> list[Input]:
         """Lists what is not answered yet, in the order of arrival."""
@@ -243,19 +259,29 @@ class SqlSessions:
         found = await self._db.read("inbox_list", owner_kind=kind, owner=owner, after=after, count=limit)
         return [input_of_row(row) for row in found]
 
-    async def dropped(self, session: Session) -> list[Input]:
-        """Lists what had to make room and stands in no turn yet, in the order of arrival."""
-        return [input_of_row(row) for row in await self._db.read("inbox_dropped", owner=session.key)]
+    async def dropped(self, session: Session, place: str) -> Dropped:
+        """Returns what had to make room in one place and stands in no turn yet."""
+        found = await self._db.read("inbox_dropped", owner=session.key, place=place, count=MOST_LINES)
+        if not found:
+            return NONE_DROPPED
+        newest = tuple(input_of_row(row) for row in reversed(found))
+        counted = await self._db.read("inbox_dropped_count", owner=session.key, place=place, upto=newest[-1].seq)
+        return Dropped(newest, counted[0]["dropped"])
 
-    async def check(self, session: Session, new: NewInput, *, now: float, options: InboxOptions) -> bool:
+    async def check(self, session: Session, new: NewInput, *, now: float, agent: AgentObject | None = None) -> bool:
         """Raises what `say` would raise at this moment, and stores nothing; whether the input is new."""
         known = await self._db.read("inbox_by_id", owner_kind="session", owner=session.key, id=new.id)
         if known:
             said_before(input_of_row(known[0]), new)
             return False
-        waiting = await self._db.read("inbox_waiting", owner_kind="session", owner=session.key)
-        _check_room(session, _arriving(session, new, now), list(map(_waiting, waiting)), options)
+        found = await self._db.read("inbox_waiting", owner_kind="session", owner=session.key)
+        rules = await self.rules(session, agent) if found else InboxOptions()
+        _check_room(session, _arriving(session, new, now), list(map(_waiting, found)), rules)
         return True
+
+    async def rules(self, session: Session, agent: AgentObject | None = None) -> InboxOptions:
+        """Returns the rules of a session's inbox at this moment; see `inbox_rules`."""
+        return await read_inbox_rules(self._db, session, agent)
 
     async def drop_waiting(self, id: str, *, reason: str = CANCELLED) -> str:
         """Takes out what no turn has answered; returns the turn at work, blank for none. Raises `NotFound`.
@@ -273,7 +299,7 @@ def begin_turn(
     now: float,
     parent: int | None = None,
     title: str = "",
-    summarised: Sequence[int] = (),
+    summarised: Dropped = NONE_DROPPED,
 ) -> LockingBody:
     """Returns what the creation of a run that is a turn does to its session; for `Journal.create`.
 
@@ -302,9 +328,11 @@ def begin_turn(
         for seq in inputs:
             if not (yield from _consume("session", session.key, seq, run_id)):
                 raise SessionBusy(f"input {seq} of session {session.id} is answered already")
-        for seq in summarised:
-            if not (yield from run("inbox_summarised", owner=session.key, seq=seq, run_id=run_id)):
-                raise SessionBusy(f"input {seq} of session {session.id} was summarised already")
+        if summarised.newest:
+            last = summarised.newest[-1]
+            given = {"owner": session.key, "place": last.place, "upto": last.seq, "run_id": run_id}
+            if (yield from run("inbox_summarised", **given)) != summarised.count:
+                raise SessionBusy(f"inputs of session {session.id} were summarised already")
         if title:
             yield from run("session_title", key=session.key, title=title)
 
@@ -328,7 +356,7 @@ def end_turn(
         there = yield from one("session_get", id=session_id)
         if there is None or there["turn"] != run_id:
             return  # the session was deleted
-        offered = [each for each in (yield from _open("session", there["key"])) if each.offered]
+        offered = [each for each in (yield from open_inputs("session", there["key"])) if each.offered]
         by_id = {input_id(session_id, each.seq): each.seq for each in offered}
         heard = frozenset(by_id[each] for each in taken if each in by_id)
         # Whatever people said while it worked stays in the conversation.
@@ -343,7 +371,7 @@ def end_turn(
         for seq in after.answered:
             yield from _consume("session", there["key"], seq, run_id, steered=True)
         for seq in after.dropped:
-            yield from run("inbox_drop", owner_kind="session", owner=there["key"], seq=seq, reason=CANCELLED, kept=0)
+            yield from _drop(there["key"], seq, CANCELLED)
         yield from deliver_answer(run_id, there["namespace"], now)
         for each in after.back:
             yield from run(
@@ -428,6 +456,12 @@ def _change(id: str, title: str | None, model: str | None, options: dict[str, An
     return (yield from _again(id))
 
 
+def _invalidate(namespace: str, user: str, in_transaction: TransactionBody | None) -> Tx[None]:
+    yield from run("session_staleness_add", namespace=namespace, user_name=user)
+    if in_transaction is not None:
+        yield from in_transaction()
+
+
 def _delete(id: str) -> Tx[None]:
     there = yield from one("session_get", id=id)
     if there is None:
@@ -460,7 +494,7 @@ def _select(id: str, number: int, now: float) -> Tx[Session]:
 
 
 def _say(
-    id: str, new: NewInput, now: float, options: InboxOptions, in_transaction: TransactionBody | None = None
+    id: str, new: NewInput, now: float, agent: AgentObject | None, in_transaction: TransactionBody | None = None
 ) -> Tx[Said]:
     taken = (yield from take_message(new.once, id, now)) if new.once is not None else None
     if taken is not None and taken.target != id:
@@ -478,19 +512,19 @@ def _say(
         return _said_again(session, before, new)
     if taken is not None:
         return _said_elsewhere(taken)
-    waiting = yield from _open("session", session.key)
+    waiting = yield from open_inputs("session", session.key)
+    rules = (yield from inbox_rules(session, agent)) if waiting else InboxOptions()
     arriving = _arriving(session, new, now)
-    _check_room(session, arriving, waiting, options)
+    _check_room(session, arriving, waiting, rules)
     turn = (yield from one("run_get", id=session.turn)) if session.turn else None
     phase = phase_of(session.turn, waiting, for_person=turn is not None and turn["phase"] == "waiting")
-    arrival, seq = arrive(arriving, waiting, phase, options), arriving.seq
+    arrival, seq = arrive(arriving, waiting, phase, rules), arriving.seq
     if new.once is not None:
         yield from end_message(new.once, seq, arrival.outcome)
     yield from run("session_arrived", key=session.key, arrivals=seq, at=now)
     yield from add_input("session", session.key, seq, new, arrival, now, session.turn)
     for dropped in arrival.dropped:
-        kept = int(options.drop == "summarize")
-        yield from run("inbox_drop", owner_kind="session", owner=session.key, seq=dropped, reason=RESHAPED, kept=kept)
+        yield from _drop(session.key, dropped, RESHAPED, summarize=rules.drop == "summarize")
     said = Said(seq, arrival.outcome, run_id=session.turn, dropped=arrival.dropped)
     heard: Event | None = None
     if arrival.act == "start":
@@ -509,13 +543,28 @@ def _say(
     return said
 
 
+def _drop(owner: int, seq: int, reason: str, *, summarize: bool = False) -> Tx[None]:
+    """Takes an input of a session out; `summarize` keeps the line of it that stands before the next turn."""
+    line: bytes | None = None
+    if summarize:
+        row = yield from one("inbox_message", owner=owner, seq=seq)
+        if row is not None and row["message"] is not None:
+            line = msgspec.json.encode(user_message(line_of(_messages.decode(row["message"]))))
+    yield from run("inbox_drop", owner=owner, seq=seq, reason=reason, line=line)
+
+
 def said_before(known: Input, new: NewInput) -> Said:
     """Returns what became of an input that is said again. Raises `Conflict` when it was said in other words."""
-    if known.digest != new.digest:
+    if known.digest not in (new.digest, _short(new.digest)):  # older versions stored the whole
         raise OtherWords(
             f"the input {new.id!r} was said before, in other words", hint="give each input a key of its own"
         )
     return Said(known.seq, known.outcome, run_id=known.run_id, again=True)
+
+
+def _short(digest: str) -> str:
+    """Returns as much of a digest as tells the words of one input from others: 128 bits."""
+    return digest.removeprefix("sha256:")[:32]
 
 
 def _said_again(session: Session, known: Input, new: NewInput) -> Said:
@@ -558,7 +607,7 @@ def add_input(
         id=new.id,
         mode=new.mode,
         message=msgspec.json.encode(new.message),
-        digest=new.digest,
+        digest=_short(new.digest),
         by_name=new.by,
         place=new.place,
         details=msgspec.json.encode(new.details).decode(),
@@ -585,7 +634,7 @@ def _consume(kind: OwnerKind, owner: int, seq: int, run_id: str, *, steered: boo
     return bool((yield from run("inbox_consume", **given)))
 
 
-def _open(kind: OwnerKind, owner: int) -> Tx[list[Waiting]]:
+def open_inputs(kind: OwnerKind, owner: int) -> Tx[list[Waiting]]:
     """Returns what is not answered yet, as far as the rules need it: without the messages."""
     return [_waiting(row) for row in (yield from rows("inbox_waiting", owner_kind=kind, owner=owner))]
 

@@ -1,8 +1,8 @@
-"""The store on one SQLite file: writes on one thread that commits in groups, reads on the calling thread.
+"""The store on one SQLite file: writes on one thread that commits in groups, small reads on the calling thread.
 
-Reads happen where they are called, because handing a point read to a thread costs 25 times the read itself; they see
-the last commit and never wait for a writer (WAL). Writes go through `Writer`, whose thread starts with the first one:
-a command that only reads starts none.
+Small reads happen where they are called, because handing a point read to a thread costs 25 times the read itself; they
+see the last commit and never wait for a writer (WAL). Those that can become long go to `ReaderThreads`, with a
+deadline. Writes go through `Writer`, whose thread starts with the first one: a command that only reads starts none.
 
 Each process opens the file for itself; a connection does not survive a fork.
 """
@@ -35,10 +35,12 @@ from foliot.store.sqlite.file import (
     lease_offset,
     leave_log,
     prepare,
+    refresh_statistics,
     resolve,
     shrink,
     told_in_words,
 )
+from foliot.store.sqlite.readers import ReaderThreads
 from foliot.store.sqlite.writer import WriteJob, Writer, fetch
 from foliot.store.transaction import Row, Tx
 
@@ -76,6 +78,8 @@ class SqliteDatabase:
         self._columns: dict[str, tuple[str, ...]] = {}
         self._readers = {threading.get_ident(): reader}
         self._writer: Writer | None = None
+        self._long = queries.long_reads()
+        self._threads = ReaderThreads(self._reader, self._fetch, waits=self._waits)
         self._lock = threading.Lock()
         self._waiting: dict[asyncio.AbstractEventLoop, set[asyncio.Future[None]]] = {}
         self._gathered: dict[asyncio.AbstractEventLoop, list[WriteJob]] = {}
@@ -95,13 +99,26 @@ class SqliteDatabase:
         return cls(file, reader, offset, waits)
 
     async def read(self, name: str, /, **params: Any) -> list[Row]:
+        if name in self._long:
+            if self._closed or self._life != _lives:
+                self._refuse()
+            return await self._threads.read(name, params)
         connection = self._readers.get(threading.get_ident()) or self._connect_reader()
         if self._life != _lives:
             self._refuse()
+        return self._fetch(connection, name, params)
+
+    def _fetch(self, connection: SqliteConnection, name: str, params: dict[str, Any]) -> list[Row]:
         try:
             return fetch(connection.execute(self._texts[name], params), name, self._columns)  # type: ignore[return-value]  # list is invariant; the rows are new dicts
+        except apsw.InterruptError:
+            raise
         except (apsw.Error, UnicodeEncodeError) as error:
             raise explain(error, self.path) from error
+
+    def _reader(self) -> SqliteConnection:
+        """Returns the connection of this thread."""
+        return self._readers.get(threading.get_ident()) or self._connect_reader()
 
     def write(self, body: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         if self._writer is None:
@@ -121,25 +138,20 @@ class SqliteDatabase:
             gathered.append(job)
         return future
 
-    async def wait_for_change(self, *, timeout: float) -> None:
-        """Return when something may have been committed by any process, or after `timeout` seconds.
+    def change_mark(self) -> object:
+        return self.version()
 
-        Nothing is missed between a read and the wait that follows it at once: what counts as seen is the version that
-        the last read on this thread saw, not the one at the time of the call.
-        """
-        connection = self._readers.get(threading.get_ident()) or self._connect_reader()
-        seen = connection.data_version()
+    async def wait_for_change(self, seen: object, *, timeout: float) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        while self._fresh_version(connection) == seen:
+        while not self._closed and self.version() == seen:
             left = deadline - loop.time()
-            if left <= 0 or self._closed:
+            if left <= 0:
                 return
             await self._nap(loop, min(left, _LOOK_EVERY))
 
-    def clock(self) -> float:
-        """The machine's own clock: all processes on one file have the same."""
-        return time.time()
+    # The machine's own clock: all processes on one file have the same. Asked sixteen times a step, so it is no method.
+    clock = staticmethod(time.time)
 
     def lease_clock(self) -> float:
         return time.time() if self._lease_offset is None else self._lease_offset + steady()
@@ -171,6 +183,10 @@ class SqliteDatabase:
         await on_thread(shrink, self.path)
         return before.total - (await self.size()).total
 
+    async def refresh_statistics(self) -> None:
+        if not self._closed and self._lost is None:
+            await on_thread(refresh_statistics, self.path)
+
     async def close(self) -> None:
         with self._lock:
             self._closed = True
@@ -179,6 +195,7 @@ class SqliteDatabase:
         if self._life != _lives:
             return  # the connections belong to the parent
         self._wake()
+        await on_thread(self._threads.stop)
         if writer is not None:
             writer.submit(self._gathered.pop(asyncio.get_running_loop(), ()))
             await on_thread(writer.stop)

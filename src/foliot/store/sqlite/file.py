@@ -27,6 +27,11 @@ WRITE_PATIENCE = Waits().answer
 READ_PATIENCE = 5.0
 PREPARE_PATIENCE = 60.0
 PAGES_AT_ONCE = 2000
+# So many rows of an index say enough about it.
+LOOKED_AT = 400
+# Of a table with fewer rows nothing is noted. Where a table was small when it was counted, SQLite goes through all of
+# it rather than look anything up, and still does when it has grown a hundredfold before it is counted again.
+FEWEST_COUNTED = 10_000
 
 # SQLite's own back-off grows up to 100 ms a nap, so that whoever has waited longest asks least often: with several
 # writing processes it starves. Short random naps give every process the same chance at each release of the lock.
@@ -76,6 +81,7 @@ class SqliteConnection(Protocol):
     def data_version(self) -> int: ...
     def table_exists(self, database: str, name: str, /) -> bool: ...
     def config(self, option: int, value: int, /) -> int: ...
+    def set_progress_handler(self, handler: Callable[[], bool] | None, steps: int = ..., /) -> None: ...
     def set_busy_handler(self, handler: Callable[[int], bool], /) -> None: ...
     def close(self) -> None: ...
     def __enter__(self) -> SqliteConnection: ...
@@ -247,7 +253,10 @@ def _migrate(connection: SqliteConnection, path: Path, upto: int | None) -> None
     ]
     with connection:  # one commit for all: a new store is made by every first command, and waits for the disk once
         for migration in wanted:
-            connection.execute(migration.script)
+            try:
+                connection.execute(migration.script)
+            except (apsw.ConstraintError, apsw.SQLError) as error:
+                raise schema.failure(migration, str(path), error) from error
 
 
 def shrink(path: Path) -> None:
@@ -266,6 +275,28 @@ def shrink(path: Path) -> None:
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         finally:
             connection.close()
+
+
+def refresh_statistics(path: Path) -> None:
+    """Count how tables have changed: of each that has, a few hundred rows are looked at. Raises `Unavailable`."""
+    with told_in_words(path):
+        connection = connect(path, patience=READ_PATIENCE)
+        try:
+            # 0x10000: also tables that this connection has not read from, which are all of them.
+            count_rows(connection, "PRAGMA optimize = 0x10002")
+        finally:
+            connection.close()
+
+
+def count_rows(connection: SqliteConnection, optimize: str = "PRAGMA optimize") -> None:
+    """Have SQLite count the rows of tables that have changed much, and forget what it found of small ones."""
+    connection.execute(f"PRAGMA analysis_limit = {LOOKED_AT}; {optimize}").fetchall()
+    if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'sqlite_stat1'").fetchall():
+        connection.execute(
+            "DELETE FROM sqlite_stat1 WHERE tbl IN "
+            "(SELECT tbl FROM sqlite_stat1 GROUP BY tbl HAVING MAX(CAST(stat AS INTEGER)) < :fewest)",
+            {"fewest": FEWEST_COUNTED},
+        ).fetchall()
 
 
 def compact(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 One `fsync` serves up to `LARGEST_BATCH` transactions. While it runs, the next ones gather. An error undoes nothing but
 the body that raised it: the others of its batch are run again, and committed. Results go back to each loop in one call.
+Bodies of one batch move the heads that all share once (store/heads.py).
 
 Written to by:  SqliteDatabase.write, from any thread.
 Invariant:      a future is resolved exactly once, with a result only after the commit; what was accepted before
@@ -26,7 +27,17 @@ from msgspec import Struct
 from foliot.common.waits import Waits
 from foliot.errors import FoliotError, Unavailable
 from foliot.store import queries
-from foliot.store.sqlite.file import WRITE_PATIENCE, Cursor, OpenFiles, SqliteConnection, connect, explain, leave_log
+from foliot.store.heads import ASK, Heads, of_heads
+from foliot.store.sqlite.file import (
+    WRITE_PATIENCE,
+    Cursor,
+    OpenFiles,
+    SqliteConnection,
+    connect,
+    count_rows,
+    explain,
+    leave_log,
+)
 from foliot.store.transaction import Guarded, GuardFailed, Planned, Statement, Tx
 
 LARGEST_BATCH = 1024
@@ -85,19 +96,26 @@ class Writer:
         self._thread.join()
 
     def _work(self) -> None:
-        stopping = False
-        while not stopping:
-            batch, stopping = self._take()
-            jobs = [job for job in batch if not job.future.cancelled()]
-            if jobs:
-                outcomes = self._commit(jobs)
-                self.commit_sizes[min((len(jobs) - 1).bit_length(), 11)] += 1
-                self.committed += len(jobs)
-                _deliver(outcomes)
-                self._on_commit()
+        while self._write_waiting():
+            pass
         if self._executor is not None:
+            with suppress(apsw.Error):  # statistics are a help, and the next one to close looks again
+                self._executor.connection.execute("PRAGMA busy_timeout = 0").fetchall()
+                count_rows(self._executor.connection)
             self._executor.connection.close()
         self._refuse_late()
+
+    def _write_waiting(self) -> bool:
+        """Write whatever waits; False when nothing more will come. A frame of its own, so that it keeps no batch."""
+        batch, stopping = self._take()
+        jobs = [job for job in batch if not job.future.cancelled()]
+        if jobs:
+            outcomes = self._commit(jobs)
+            self.commit_sizes[min((len(jobs) - 1).bit_length(), 11)] += 1
+            self.committed += len(jobs)
+            _deliver(outcomes)
+            self._on_commit()
+        return not stopping
 
     def _refuse_late(self) -> None:
         """Answer what another thread handed in while the store was being closed."""
@@ -212,6 +230,8 @@ class Executor:
         self._cursor = connection.cursor()
         self._texts = queries.load()
         self._columns: dict[str, tuple[str, ...]] = {}
+        self._of_heads = of_heads()
+        self._heads: Heads | None = None  # while the bodies of a batch share them
 
     def begin(self) -> None:
         self._cursor.execute("BEGIN IMMEDIATE")
@@ -239,18 +259,24 @@ class Executor:
         """Run every body; guarded ones last and together. Raises what any of them raises, `GuardFailed` too."""
         outcomes: list[Outcome] = []
         together: dict[Guarded, list[Planned]] = {}
-        for job in jobs:
-            body: object = job.body
-            if isinstance(body, Guarded) and (planned := body.plan(*job.args)) is not None:
-                together.setdefault(body, []).append(planned)
-                outcomes.append((job, None, None))
-            else:
-                outcomes.append((job, self.run(job, path), None))
-        for body, planned in together.items():
-            try:
+        self._heads = heads = Heads()
+        try:
+            for job in jobs:
+                body: object = job.body
+                if isinstance(body, Guarded) and (planned := body.plan(*job.args)) is not None:
+                    together.setdefault(body, []).append(planned)
+                    outcomes.append((job, None, None))
+                else:
+                    outcomes.append((job, self.run(job, path), None))
+            for body, planned in together.items():
                 self._run_guarded(body, planned)
-            except apsw.Error as error:
-                raise explain(error, path) from error
+            self._heads = None
+            for statement in heads.take_rest():
+                self._perform(statement)
+        except apsw.Error as error:
+            raise explain(error, path) from error
+        finally:
+            self._heads = None
         return outcomes
 
     def _run_guarded(self, body: Guarded, planned: Sequence[Planned]) -> None:
@@ -264,7 +290,7 @@ class Executor:
     def run(self, job: WriteJob, path: Path) -> Any:
         """Drive the body to its end. A failed statement is raised inside the body, which may only translate it."""
         body = job.body(*job.args, **job.kwargs)
-        execute = self._execute
+        execute = self._perform
         try:
             statement = next(body)
             while True:
@@ -280,8 +306,10 @@ class Executor:
         except StopIteration as end:
             return end.value
 
-    def _execute(self, statement: Statement) -> Any:
+    def _perform(self, statement: Statement) -> Any:
         name, params, want = statement.name, statement.params, statement.want
+        if name in self._of_heads and (heads := self._heads) is not None:
+            return self._perform_sharing(heads, statement)
         cursor = self._cursor
         if want == "many":
             cursor.executemany(self._texts[name], params)
@@ -291,6 +319,18 @@ class Executor:
             cursor.fetchall()
             return self.connection.changes()
         return fetch(cursor, name, self._columns)
+
+    def _perform_sharing(self, heads: Heads, statement: Statement) -> Any:
+        """Performs a statement about a head that several bodies share; what moves it waits for the last of them."""
+        if (result := heads.answer(statement)) is not ASK:
+            return result
+        self._heads = None  # from here on as if the body were alone
+        for left in heads.take_rest():  # the statement may read what was put off
+            self._perform(left)
+        result = self._perform(statement)
+        heads.done(statement)
+        self._heads = heads
+        return result
 
 
 def fetch(cursor: Cursor, name: str, columns: dict[str, tuple[str, ...]]) -> list[dict[str, Any]]:

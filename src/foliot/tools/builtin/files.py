@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from itertools import pairwise
-from typing import IO, Any, Final
+from typing import IO, Any, ClassVar, Final
 
 from foliot.tools.base import Invocation, OnOutput, ToolArgumentsInvalid, ToolDefinition
 from foliot.tools.builtin.arguments import given, object_schema, optional, text, whole_number
 from foliot.tools.builtin.workspace import FileSource, UnfitFile, Workspace
 from foliot.tools.pipeline.running import blocking
+from foliot.tools.workspaces import DATA_NOTE
 
 MOST_LINES: Final = 2000
 MOST_BYTES: Final = 50 * 1024 - 2048  # with the footer below where every result is cut (pipeline/results.py)
@@ -117,6 +118,8 @@ def looks_binary(start: bytes) -> bool:
 
 
 class WriteFile:
+    data_note: ClassVar = DATA_NOTE
+
     def __init__(self, files: FileSource) -> None:
         self._files = files
         self.definition = ToolDefinition(

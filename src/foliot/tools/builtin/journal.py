@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
+from foliot.common.threads import unhurried
 from foliot.errors import NotFound
 from foliot.kernel.errors import UnknownEvent
 from foliot.kernel.messages import Message, ToolCall, ToolResult
@@ -110,25 +111,38 @@ class Past:
 
 async def past_of(history: History, run_id: str) -> Past:
     """The run so far, and what came before it when it was forked. Raises `NotFound` for a run that is not there."""
-    past = Past()
-    for record in await history.read(run_id):
-        try:
-            event = decode(record.data)
-        except UnknownEvent:
-            continue  # written by a newer version; what it says is not about calls that this one knows
-        if isinstance(event, RunCreated):
-            past.created = event
-            if event.history is not None:
-                _remember(past, _messages.decode(await history.get_blob(event.history)))
-        _take(past, event, record.at)
+    records = await history.read(run_id)
+    before = b""
+    if records and isinstance(created := _event_of(records[0]), RunCreated) and created.history is not None:
+        before = await history.get_blob(created.history)
+    past = await unhurried(len(before) + sum(len(record.data) for record in records), _past, records, before)
     if past.created is None:
         raise NotFound(f"there is no run {run_id!r}", hint="`foliot runs` lists them")
     return past
 
 
+def _past(records: Sequence[JournalRecord], before: bytes) -> Past:
+    """`before` are the messages that came before the run, as they are stored."""
+    past = Past()
+    if before:
+        _remember(past, _messages.decode(before))
+    for record in records:
+        if (event := _event_of(record)) is not None:
+            _take(past, event, record.at)
+    return past
+
+
+def _event_of(record: JournalRecord) -> Event | None:
+    try:
+        return decode(record.data)
+    except UnknownEvent:
+        return None  # written by a newer version; what it says is not about calls that this one knows
+
+
 def _take(past: Past, event: Event, at: float) -> None:
     match event:
         case RunCreated():
+            past.created = event
             _remember(past, event.input)
         case ModelResponded():
             _remember(past, (event.response.message,))

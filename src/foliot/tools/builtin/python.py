@@ -20,7 +20,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -53,7 +53,7 @@ from foliot.tools.builtin.shell import LIMITS, LONGEST
 from foliot.tools.declared_fences import agent_fence
 from foliot.tools.fences import FenceRequest, Fences, Narrowed, fence_of
 from foliot.tools.isolation import sandbox_failure
-from foliot.tools.workspaces import FenceOwner, folder_identity, no_resident
+from foliot.tools.workspaces import DATA_NOTE, MAKE_DATA, FenceOwner, folder_identity, no_resident
 
 # How many interpreters live at once.
 MOST: Final = 8
@@ -464,6 +464,7 @@ def _how(finished: Finished, limits: Limits) -> str:
 class PythonTool:
     """One interpreter for each run."""
 
+    data_note: ClassVar = f"{DATA_NOTE} {MAKE_DATA}"
     definition = ToolDefinition(
         name="python",
         description=(

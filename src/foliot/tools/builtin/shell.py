@@ -6,7 +6,7 @@ A command with `background: true` becomes a job of its run, which goes on betwee
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 
@@ -27,6 +27,7 @@ from foliot.tools.builtin.output import (
 from foliot.tools.declared_fences import agent_fence
 from foliot.tools.fences import Fences, fence_of
 from foliot.tools.isolation import sandbox_failure
+from foliot.tools.workspaces import DATA_NOTE, MAKE_DATA
 
 LONGEST: Final = 120
 LIMITS: Final = Limits(memory=2048 * MIB, processes=256, output=256 * 1024, seconds=float(LONGEST))
@@ -36,6 +37,7 @@ JOB_LIMITS: Final = replace(LIMITS, seconds=float(LONGEST_JOB))
 class Bash:
     """Each call has a fence of its own; the workspace of the run is what they share."""
 
+    data_note: ClassVar = f"{DATA_NOTE} {MAKE_DATA}"
     definition = ToolDefinition(
         name="bash",
         description=(

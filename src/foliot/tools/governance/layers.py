@@ -336,7 +336,7 @@ class Conditions:
 
     def __call__(self, call: Invocation, rules: Rules) -> Verdict:
         caller = call.caller
-        found = rules.permissions_of(self._names)
+        found = rules.permissions_of(self._names) if rules.permissions else ()
         if not found:
             return _conditions_NONE
         if caller.allowed_tools and not self._names.isdisjoint(map(tool_token, caller.allowed_tools)):

@@ -63,7 +63,7 @@ class Permissions:
             ungranted = " or are not granted by a ReferenceGrant" if any("/" in name for name in missing) else ""
             reason = f"agent {caller.agent!r} has roles that do not exist{ungranted}: {', '.join(missing)}"
             return Verdict("deny", PERMISSIONS, reason, "", {"missing_roles": list(missing)})
-        found = rules.permissions_of(self._names)
+        found = rules.permissions_of(self._names) if rules.permissions else ()
         applying = tuple([rule for rule in found if rule.applies_to(caller.agent)]) if found else found
         if not applying:
             return self._without_rules(call, rules, held)

@@ -5,8 +5,8 @@ A document that cannot be read is not left out. It is remembered as broken, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeAlias, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from foliot.common.durations import seconds
 from foliot.errors import FoliotError
@@ -32,8 +32,32 @@ from foliot.tools.governance.rules import (
 )
 
 Document: TypeAlias = Mapping[str, Any]
+T = TypeVar("T")
 
 KINDS: Final = ("AgentRole", "ToolPermission", "AgentPolicy")
+
+
+class ReadDocuments:
+    """Keeps what was read from documents, by the version of each: one that has not changed is not read again."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, ...], Any] = {}
+        self._used: dict[tuple[str, ...], Any] = {}
+
+    def once(self, document: Document, read: Callable[[Document], T]) -> T:
+        """Returns what `read` makes of the spec of a document. Raises what it raises, each time."""
+        metadata: Document = document["metadata"]
+        version = metadata.get("resourceVersion")
+        if version is None:
+            return read(document["spec"])
+        place = document["kind"], metadata.get("namespace", "default"), metadata["name"], version
+        found = self._known[place] if place in self._known else read(document["spec"])
+        self._used[place] = found
+        return found
+
+    def forget_others(self) -> None:
+        """Keep what was asked for since the last time."""
+        self._known, self._used = self._used, {}
 
 
 def read_rules(
@@ -42,14 +66,15 @@ def read_rules(
     *,
     grants: Iterable[StandingGrant] = (),
     default_access: Access = "allow",
+    read: ReadDocuments | None = None,
 ) -> Rules:
     """Rules from AgentRole, ToolPermission and AgentPolicy documents; other kinds are passed over.
 
     Permissions and policies count only in their own namespace. A role of another one can be named in full where a
     ReferenceGrant among the documents allows it. Never raises for a document: one that cannot be read makes what it
-    governs refused.
+    governs refused. `read` keeps what was understood, for the next time that the rules of this namespace are read.
     """
-    documents = [*documents]
+    documents, read = [*documents], read or ReadDocuments()
     shared = ReferenceGrants(documents)
     agents = Origin("Agent", namespace)
     roles: dict[str, Role] = {}
@@ -67,17 +92,18 @@ def read_rules(
             continue
         try:
             if kind == "AgentRole":
-                roles[f"{home}/{name}"] = _role(name, document["spec"])
+                roles[f"{home}/{name}"] = read.once(document, lambda spec, name=name: _role(name, spec))
             elif kind == "ToolPermission":
-                permission = _permission(namespace, name, document["spec"])
+                permission = read.once(document, lambda spec, name=name: _permission(namespace, name, spec))
                 permissions.setdefault(permission.tool, []).append(permission)
             else:
-                policies.append(_policy(namespace, name, document["spec"]))
+                policies.append(read.once(document, lambda spec, name=name: _policy(namespace, name, spec)))
         except (FoliotError, ValueError, KeyError, TypeError, AttributeError) as error:
             # A role that cannot be read is a role that is missing, which refuses whoever has it.
             if kind != "AgentRole":
                 said = f"{error!s}" if isinstance(error, FoliotError) else f"{type(error).__name__}: {error}"
                 broken.setdefault(_governed(kind, name, document), f"{kind}/{name}: {said}")
+    read.forget_others()
     return Rules(
         namespace=namespace,
         roles=roles,

@@ -9,6 +9,9 @@ Whoever needs a server gets the connection that is there, or waits together with
 it. A server that cannot be reached is tried again as its `reconnect` says, and then left alone for a while, so that
 calls fail at once instead of each waiting in vain.
 
+A program that was started with secrets keeps what it was given: when one of them has changed, or is gone, the next call
+gets another program.
+
 A server that dies is replaced at the next call. One that hangs looks like one that works: when a call has taken too
 long, the server is pinged, calls that come meanwhile wait for that, and if it does not answer they get another one.
 Calls that are still under way may end where they are, as their own limits allow.
@@ -17,6 +20,7 @@ Calls that are still under way may end where they are, as their own limits allow
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import os
 import time
@@ -28,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.structs import replace
 
+from foliot.errors import FoliotError
 from foliot.kernel.backoff import backoff
 from foliot.tools.base import (
     OnOutput,
@@ -41,7 +46,7 @@ from foliot.tools.base import (
 from foliot.tools.fences import FenceRequest, Fences, Narrowed, image_granted
 from foliot.tools.mcp.http import EXCHANGE, Exchange
 from foliot.tools.mcp.pins import Announced
-from foliot.tools.mcp.process import ResolveSecret, SecretHosts, ServerSpec, no_headers, no_secrets
+from foliot.tools.mcp.process import ResolveSecret, SecretHosts, ServerSpec, no_headers, no_secrets, secret_refs
 from foliot.tools.mcp.results import protocol_error
 from foliot.tools.mcp.sdk import require_sdk
 from foliot.tools.mcp.session import PONG_SECONDS, McpSession, SessionFence, SessionServices, server_owner
@@ -86,13 +91,16 @@ class ServerHealth:
 class _Slot:
     """A place for one connection. `folder` is the workspace that its fence shows, if it does.
 
-    As long as there are `users` it is not taken away from them; `free` is set while there are none. Once it is `over`,
-    nothing is opened in it any more.
+    `secrets` is the mark of the secrets that it was made with, `callers` are the namespaces and names of those for whom
+    it was used. As long as there are `users` it is not taken away from them; `free` is set while there are none. Once
+    it is `over`, nothing is opened in it any more.
     """
 
     server: ServerSpec
     fence: SessionFence | None = None
     folder: FolderIdentity | None = None
+    secrets: bytes = b""
+    callers: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     used_at: float = 0.0
     session: McpSession | None = None
     opening: asyncio.Task[McpSession] | None = None
@@ -105,6 +113,16 @@ class _Slot:
     @property
     def is_busy(self) -> bool:
         return self.users > 0 or self.opening is not None or (self.session is not None and bool(self.session.in_flight))
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The needs of a caller; `secrets` as in `_Slot`."""
+
+    server: ServerSpec
+    fence: SessionFence | None
+    folder: FolderIdentity | None
+    secrets: bytes
 
 
 class HeldServer:
@@ -198,6 +216,7 @@ class McpConnections:
         self._suspected: dict[McpSession, asyncio.Event] = {}
         self._chores: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._key = os.urandom(32)
 
     async def tools(
         self,
@@ -246,7 +265,9 @@ class McpConnections:
         except ToolError as error:
             error.before_effect = True
             raise
-        slot = await self._place(server, fence, folder, timeout)
+        slot = await self._place(_Wanted(server, fence, folder, await self._secrets_of(server)), timeout)
+        if owner is not None:
+            slot.callers.add((owner.caller.namespace, owner.caller.user))
         try:
             yield HeldServer(self, slot, owner)
         finally:
@@ -366,6 +387,12 @@ class McpConnections:
         """Every server that was needed so far, by namespace and name."""
         return [_health(slot) for key in sorted(self._slots) for slot in self._slots[key]]
 
+    def renew(self, namespace: str, user: str) -> None:
+        """Let go of the servers that calls of this user have used; calls under way end where they are."""
+        for slots in [*self._slots.values()]:
+            for slot in [each for each in slots if (namespace, user) in each.callers]:
+                self._end(slot)
+
     async def forget(self, namespace: str, name: str) -> None:
         """Close the connections of a server that is not declared any more, if there are some."""
         for slot in self._slots.pop((namespace, name), ()):
@@ -392,11 +419,24 @@ class McpConnections:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _place(
-        self, server: ServerSpec, fence: SessionFence | None, folder: FolderIdentity | None, timeout: float | None
-    ) -> _Slot:
+    async def _secrets_of(self, server: ServerSpec) -> bytes:
+        """Marks the secrets that a program is started with; another mark when one of them, or its hosts, is another."""
+        if server.transport != "stdio" or not (refs := secret_refs(server)):
+            return b""
+        mark = hmac.new(self._key, digestmod="sha256")
+        for ref in refs:
+            try:
+                value = await self._means.resolve_secret(ref, server.namespace)
+                hosts = await self._means.secret_hosts(ref, server.namespace) if self._means.secret_hosts else None
+            except FoliotError as error:
+                return type(error).__name__.encode()  # the attempt to start it tells what is wrong
+            mark.update(repr((ref, value, hosts)).encode(errors="surrogatepass"))
+        return mark.digest()
+
+    async def _place(self, wanted: _Wanted, timeout: float | None) -> _Slot:
         """The place for this fence, with one user more; waits in line for it. Raises `ToolRateLimited`."""
-        slot = self._slot(server, fence, folder, may_evict=server.key not in self._lines)
+        server = wanted.server
+        slot = self._slot(wanted, may_evict=server.key not in self._lines)
         if slot is None:
             line, turn = self._lines.setdefault(server.key, deque()), asyncio.Event()
             line.append(turn)
@@ -407,7 +447,7 @@ class McpConnections:
                         await turn.wait()
                         turn.clear()
                         self._check_open()
-                        slot = self._slot(server, fence, folder, may_evict=line[0] is turn)
+                        slot = self._slot(wanted, may_evict=line[0] is turn)
             except TimeoutError:
                 raise ToolRateLimited(
                     f"{server} runs in {MOST_FENCES} sandboxes for other callers, all in use for {within:g} s",
@@ -428,18 +468,16 @@ class McpConnections:
         if line := self._lines.get(key):
             line[0].set()
 
-    def _slot(
-        self, server: ServerSpec, fence: SessionFence | None, folder: FolderIdentity | None, *, may_evict: bool
-    ) -> _Slot | None:
+    def _slot(self, wanted: _Wanted, *, may_evict: bool) -> _Slot | None:
         """The slot for this fence; None where all places are in use, or others are to have the next one."""
+        server, folder, narrowed = wanted.server, wanted.folder, _narrowed(wanted.fence)
         slots = self._slots.setdefault(server.key, [])
         for slot in [*slots]:
-            if (slot.server.digest, slot.server.operator) != (server.digest, server.operator) or (
-                folder is not None and slot.folder is not None and slot.folder.is_replaced_by(folder)
-            ):
+            known = slot.server.digest, slot.server.operator, slot.secrets
+            replaced = folder is not None and slot.folder is not None and slot.folder.is_replaced_by(folder)
+            if replaced or known != (server.digest, server.operator, wanted.secrets):
                 self._end(slot)
-        wanted = _narrowed(fence)
-        found = next((slot for slot in slots if _narrowed(slot.fence) == wanted and slot.folder == folder), None)
+        found = next((slot for slot in slots if _narrowed(slot.fence) == narrowed and slot.folder == folder), None)
         if found is None:
             if not may_evict:
                 return None
@@ -448,7 +486,7 @@ class McpConnections:
                 if not idle:
                     return None
                 self._end(min(idle, key=lambda slot: slot.used_at))
-            found = _Slot(server, fence, folder)
+            found = _Slot(server, wanted.fence, folder, wanted.secrets)
             slots.append(found)
         found.used_at = self._clock()
         if _is_of_few(found) and self._timer is None:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from foliot.common.durations import seconds
 from foliot.common.hosts import normal_pattern
 from foliot.common.threads import on_thread
+from foliot.common.variables import reserved_variable
 from foliot.resources.digest import definition_digest
 from foliot.resources.powers import declared_by_operator, secret_targets
 from foliot.sandbox.bubblewrap import ENVIRONMENT
@@ -191,6 +192,11 @@ async def prepare(
             layer="deployment",
             server=server.name,
         )
+    for variable in _secret(server):
+        if wrong := reserved_variable(variable.name):
+            raise ToolPolicyInvalid(
+                f"{server}: {wrong}", hint="such as SERVICE_TOKEN", field="spec.env", server=server.name
+            )
     # Looked up also when only placeholders go inside: a server whose secrets are not here is not started.
     secrets = {each.secret_ref: await resolve_secret(each.secret_ref, server.namespace) for each in _secret(server)}
     # A very short value would mask half of every message, and cannot be much of a secret.
@@ -202,6 +208,11 @@ async def prepare(
             environment[variable.name] = secrets[variable.secret_ref] if variable.secret_ref else variable.value
         return Launch((program, *args), environment, hidden)
     return await _fenced(server, program, args, hidden, fence, allowed, environ, secret_hosts)
+
+
+def secret_refs(server: ServerSpec) -> list[str]:
+    """Returns the references to the secrets that its variables take."""
+    return [variable.secret_ref for variable in _secret(server)]
 
 
 def _secret(server: ServerSpec) -> list[Variable]:

@@ -186,13 +186,15 @@ class UnfencedProcess(ServerProcess):
     async def end(self) -> None:
         """Close its input, wait a little, and have the warden end what is left. Bounded; nothing survives it."""
         self.stdin.close()
-        if not await self.ended_within(LEAVE_SECONDS):
-            self._cut_lifeline()
-            if not await self.ended_within(END_SECONDS):
-                with suppress(ProcessLookupError):
-                    self.process.kill()
-                await self.ended_within(END_SECONDS)
-        self._cut_lifeline()
+        try:
+            if not await self.ended_within(LEAVE_SECONDS):
+                self._cut_lifeline()
+                if not await self.ended_within(END_SECONDS):
+                    with suppress(ProcessLookupError):
+                        self.process.kill()
+                    await self.ended_within(END_SECONDS)
+        finally:
+            self._cut_lifeline()  # also when it is cancelled meanwhile: the warden goes on alone
         # Streams of asyncio have no public way to say that nobody reads them any more.
         transport = getattr(self.process, "_transport", None)
         if transport is not None:

@@ -287,7 +287,7 @@ class Attempt:
             late = ToolTimeout(f"there is no time left to call {self._name!r}", timeout_scope=scope, forced=False)
             late.before_effect = True
             raise late
-        running.left = []
+        running.left = ()
         heard = running.on_output
         work = next(call, running) if heard is None else _late(next, call, running)
         bounded = BoundedWork(work, seconds=seconds, scope=scope, idle=self._idle, grace=self._grace, right=right)
@@ -351,8 +351,8 @@ class Deadline:
         self._seconds = seconds
         self._clock = clock
 
-    async def __call__(self, call: Invocation, running: CallProgress, next: Handler) -> Any:
+    def __call__(self, call: Invocation, running: CallProgress, next: Handler) -> Awaitable[Any]:
         until = self._clock() + self._seconds
         if call.deadline is None or until < call.deadline:
             call = replace(call, deadline=until)
-        return await next(call, running)
+        return next(call, running)

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, cast, runtime_checkable
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from foliot.errors import Conflict, Unavailable
@@ -43,7 +44,6 @@ from foliot.tools.governance.judge import Judgement, Layer, judge, refused_by
 from foliot.tools.governance.layers import Advertised, AllowList, CheckArguments, Conditions, Policies, Resolve
 from foliot.tools.governance.permissions import Callees, Delegates, Permissions
 from foliot.tools.governance.rules import Rules, StandingGrant, Verdict
-from foliot.tools.network_notes import NetworkNotes, call_network
 from foliot.tools.pipeline.attempt import Attempt, Deadline
 from foliot.tools.pipeline.breaker import Breaker
 from foliot.tools.pipeline.gates import (
@@ -102,9 +102,9 @@ class Looks(Protocol):
 
 
 class Stage(Protocol):
-    """May time a call or repeat it; otherwise awaits `next`."""
+    """May time a call or repeat it; otherwise awaits `next`, or returns what it gives."""
 
-    async def __call__(self, call: Invocation, running: CallProgress, next: Handler) -> Any: ...
+    def __call__(self, call: Invocation, running: CallProgress, next: Handler) -> Awaitable[Any]: ...
 
 
 class Finisher(Protocol):
@@ -246,6 +246,11 @@ class Pipeline:
     def entry(self, name: str) -> ToolEntry | None:
         """A tool and its layers, for whoever explains what would happen to a call."""
         return self._entries.get(name)
+
+    @property
+    def entries(self) -> Iterable[ToolEntry]:
+        """All tools, in the order in which they were added."""
+        return self._entries.values()
 
     async def admit(self, call: Invocation) -> Admitted | Parked | ToolResult:
         """Admits, parks or refuses the call, as `Toolbox` promises.
@@ -417,16 +422,13 @@ def _nobody_waits(call: Invocation, parked: Parked) -> ToolError:
     return ToolDenied(f"{call.tool!r} needs an approval: {parked.reason}", layer="approval", rule=parked.approval_id)
 
 
-class AdmittedCall:
+class AdmittedCall(Struct, gc=False):
     """`arguments` are those that were decided about, as JSON; empty when nobody keeps records."""
 
-    __slots__ = ("_pipeline", "arguments", "call", "entry")
-
-    def __init__(self, pipeline: Pipeline, entry: ToolEntry, call: Invocation, arguments: bytes) -> None:
-        self._pipeline = pipeline
-        self.entry = entry
-        self.call = call
-        self.arguments = arguments
+    pipeline: Pipeline
+    entry: ToolEntry
+    call: Invocation
+    arguments: bytes
 
     @property
     def standing(self) -> tuple[str, str]:
@@ -434,30 +436,28 @@ class AdmittedCall:
         return self.call.standing
 
     async def run(self, *, on_output: OnOutput | None = None, may_act: MayAct | None = None) -> ToolResult:
-        call, parts = self.call, self._pipeline.parts
+        call, parts = self.call, self.pipeline.parts
         ended = None
         if on_output is not None and parts.masker is not None:
             on_output, ended = masked_output(parts.masker, on_output)
         running = CallProgress(on_output, may_act)
         began = parts.clock()
         outer, noting = current.set(running), note_for(running.processes)
-        notes = NetworkNotes()
-        asking = call_network.set(notes)
         try:
             value = await self.entry.handler(call, running)
-            result = success_result(call, value, notes.text(failed=False))
+            result = success_result(call, value, running.network_text(failed=False))
             if running.has_processes:
                 await running.end_processes(call)
         except asyncio.CancelledError:
             running.over = True
             await running.end_processes(call)
-            await self._pipeline.cut_off(self, running, began)
+            await self.pipeline.cut_off(self, running, began)
             raise
         except Exception as error:
             # A tool may raise anything; whatever it is, the model gets exactly one result.
             failure = classified(error, call.tool)
             result = failure_result(call, failure, running.unknown(failure), self.entry.definition.effect)
-            result = noted(result, notes.text(failed=True))
+            result = noted(result, running.network_text(failed=True))
             running.over = True
             await running.end_processes(call)
         finally:
@@ -465,9 +465,8 @@ class AdmittedCall:
             try:
                 forget(noting)
                 current.reset(outer)
-                call_network.reset(asking)
             except ValueError:
                 pass  # thrown away by whoever tidies up, in a context of its own
         if ended is not None:
             ended()
-        return await self._pipeline.finish(self, result, running, began)
+        return await self.pipeline.finish(self, result, running, began)

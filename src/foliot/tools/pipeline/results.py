@@ -260,6 +260,8 @@ MOST_KEPT: Final = 64 * 1024 * 1024
 # The beginning says what it is, the end how it went; the beginning says more.
 HEAD_SHARE: Final = 0.7
 READER: Final = "read_result"
+# Bytes of one in UTF-8.
+LONGEST_CHARACTER: Final = 4
 # The bytes of UTF-8 that do not begin a character.
 _INSIDE: Final = bytes(range(0x80, 0xC0))
 
@@ -272,6 +274,9 @@ class Truncate:
         self._store_blob = store_blob
 
     def leaves(self, result: ToolResult) -> bool:
+        content = result.content
+        if len(content) == 1 and isinstance(part := content[0], Text):  # nearly all: nothing is to be put together
+            return len(part.text) * LONGEST_CHARACTER <= self._limit or _size(part.text) <= self._limit
         return _size(result.text) <= self._limit
 
     async def __call__(self, call: Invocation, result: ToolResult) -> ToolResult:

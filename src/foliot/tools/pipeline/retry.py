@@ -56,7 +56,7 @@ class Retries:
                 wait = self._wait_before_next(call, error, running.attempts)
                 if wait is None:
                     raise self._final(error, running.attempts)  # noqa: B904 - it is the same error
-                running.failures.append(error)
+                running.failures += (error,)
             if wait:
                 await self._sleep(wait)
             await running.check_right()

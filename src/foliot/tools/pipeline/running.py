@@ -15,6 +15,7 @@ from msgspec import Struct
 from foliot.common.threads import ThreadJob, begin, on_thread
 from foliot.kernel.run.events import UnknownReason
 from foliot.tools.base import Invocation, MayAct, OnOutput, ToolCancelled, ToolError, ToolRateLimited
+from foliot.tools.network_notes import NetworkNotes
 from foliot.tools.processes import Processes
 
 log = logging.getLogger(__name__)
@@ -36,17 +37,29 @@ class CallProgress:
     `over`, what it left behind starts nothing more.
     """
 
-    __slots__ = ("_processes", "began", "failures", "left", "may_act", "on_output", "over", "returned")
+    __slots__ = ("_network", "_processes", "began", "failures", "left", "may_act", "on_output", "over", "returned")
 
     def __init__(self, on_output: OnOutput | None = None, may_act: MayAct | None = None) -> None:
         self.on_output = on_output
         self.may_act = may_act
-        self.failures: list[ToolError] = []
-        self.left: list[LeftCall] = []
+        self.failures: tuple[ToolError, ...] = ()
+        self.left: tuple[LeftCall, ...] = ()
         self.began = False
         self.returned = False
         self.over = False
         self._processes: Processes | None = None
+        self._network: NetworkNotes | None = None
+
+    @property
+    def network(self) -> NetworkNotes:
+        """The notes on its network. Made for the first who has something to note: almost no call has."""
+        if self._network is None:
+            self._network = NetworkNotes()
+        return self._network
+
+    def network_text(self, *, failed: bool) -> str:
+        """The lines of these notes for the result; blank when there is nothing to say."""
+        return "" if self._network is None else self._network.text(failed=failed)
 
     @property
     def attempts(self) -> int:
@@ -123,6 +136,12 @@ Handler: TypeAlias = Callable[[Invocation, CallProgress], Awaitable[Any]]
 
 # The call that is made here, for a backend: it is handed the call, and not what goes with it.
 current: Final[ContextVar[CallProgress | None]] = ContextVar("foliot_running", default=None)
+
+
+def call_network() -> NetworkNotes | None:
+    """The notes on the network of the call that is made here; None outside of calls."""
+    running = current.get()
+    return None if running is None else running.network
 
 
 # --- what did not end --------------------------------------------------------------------------------------------
@@ -228,5 +247,5 @@ def leave(call: Invocation, what: ThreadJob | asyncio.Future[Any], owner: object
     else:
         what.add_done_callback(left.end)
     if (running := current.get()) is not None:
-        running.left.append(left)
+        running.left += (left,)
     log.warning("call %s of %s was told to end and goes on (%s)", call.call_id, call.tool, kind)

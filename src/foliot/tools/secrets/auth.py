@@ -101,6 +101,10 @@ class TokenCache:
             if same and (token is None or kept.value == token):
                 del self._tokens[key]
 
+    def forget(self) -> None:
+        """Forget all tokens: the next callers fetch others."""
+        self._tokens.clear()
+
     def _key(self, token_url: str, client_id: str, client_secret: str, scopes: Collection[str]) -> TokenKey:
         return TokenKey(token_url, client_id, _ordered(scopes), hashlib.sha256(client_secret.encode()).digest())
 
@@ -248,6 +252,11 @@ class CallAuth:
         """The server refused these: the next call fetches a new token."""
         if self._tokens is not None and auth is not None and used.renewable:
             self._tokens.evict(auth.token_url, used.client_id, auth.scopes, token=used.token)
+
+    def forget(self) -> None:
+        """Forget what is kept between calls."""
+        if self._tokens is not None:
+            self._tokens.forget()
 
     async def _client_credentials(self, auth: AuthSpec, namespace: str, tool: str, by: str) -> Credentials:
         path, _, key = auth.secret_ref.partition(":")

@@ -15,10 +15,10 @@ import msgspec
 from msgspec import Struct
 
 from foliot.bus.base import Ticket
-from foliot.engine.definition.freeze import CONCURRENCY, execution_of, isolation_needs
+from foliot.engine.definition.freeze import execution_of
 from foliot.engine.driver.doubts import family
 from foliot.engine.driver.ids import id_from
-from foliot.engine.driver.journal import preview, signal
+from foliot.engine.driver.journal import LONGEST_ANSWER, preview, signal
 from foliot.kernel.execution import execution_class_key
 from foliot.kernel.graph.advance import Moves, advance, decode_state, encode_state, phase
 from foliot.kernel.graph.events import (
@@ -151,14 +151,15 @@ def begin_runs(
     command = task.command
     identity = command.acts_as.also_ordered_by(*told_by)
     for envelope in envelopes:
-        spec_digest, frozen, spec = task.pinned.specs[envelope.to]
+        parts = task.pinned.parts_of(envelope.to)
+        spec = parts.spec
         run_id = run_id_for(task.uid, envelope.id, now)
         created = RunCreated(
             agent=spec.agent,
-            spec=spec_digest,
+            spec=parts.digest,
             input=opening(command, envelope),
             namespace=spec.namespace,
-            definitions=task.pinned.plan.definitions,
+            definitions=parts.definitions,
             task=task.id,
             identity=identity,
             system=task.pinned.plan.system,
@@ -172,10 +173,10 @@ def begin_runs(
             id=run_id,
             namespace=task.namespace,
             agent=spec.agent,
-            spec=spec_digest,
+            spec=parts.digest,
             created_at=now,
             labels={**command.labels, TASK_LABEL: task.name, **identity_labels(identity)},
-            content={spec_digest: frozen},
+            content={parts.digest: parts.frozen},
             root=family(spec.namespace, run_id, task.id, task.uid).name,
         )
         kind, data = type_of(created), encode(created)
@@ -192,8 +193,8 @@ def begin_runs(
                 class_key=task.class_key(spec),
                 priority=task.priority,
                 due_at=now,
-                requirements=requirements_of(command, spec),
-                max_running=spec.extra.get(CONCURRENCY, 0),
+                requirements=requirements_of(command, parts.isolation),
+                max_running=parts.max_running,
             )
         )
         tickets.append(
@@ -220,10 +221,10 @@ def begin_runs(
     return tickets
 
 
-def requirements_of(command: Command, spec: RunSpec) -> str:
-    """Returns what a worker must have to take a run of this spec, as the queue stores it."""
+def requirements_of(command: Command, isolation: Sequence[str]) -> str:
+    """Returns what a worker must have and enforce to take a run of a command, as the queue stores it."""
     needs = command.requirements
-    if isolation := isolation_needs(spec):
+    if isolation:
         needs = msgspec.structs.replace(needs, isolation=tuple(sorted({*needs.isolation, *isolation})))
     return msgspec.json.encode(needs).decode()
 
@@ -274,7 +275,7 @@ def summary_of(before: dict[str, Any], moves: Moves) -> dict[str, Any]:
     summary["cost_usd"] = usage.cost_usd
     match moves.ended:
         case TaskSucceeded(output=output):
-            summary["output"] = preview(output)
+            summary["output"] = preview(output, LONGEST_ANSWER)
         case TaskFailed() | TaskDeadLettered() as failed:
             summary["error"] = preview(failed.message)
             summary["reason"] = failed.reason

@@ -147,13 +147,20 @@ class Tasks(Protocol):
     """
 
     async def accept(
-        self, command: Command, *, in_transaction: TaskBody | None = None, keyed_by: str = "", may_fail: bool = False
+        self,
+        command: Command,
+        *,
+        in_transaction: TaskBody | None = None,
+        keyed_by: str = "",
+        may_fail: bool = False,
+        content: str | None = None,
     ) -> Accepted:
         """Durable on return. Raises `InvalidInput`, `NotFound` (the target), `Conflict` (same key, other content).
 
         `keyed_by` is whoever the idempotency key belongs to: the same key of somebody else is another key. `may_fail`:
         a task whose target is not there is accepted, and fails at once with that reason; once the target is there, the
-        same task is begun when it is retried or asked for again.
+        same task is begun when it is retried or asked for again. `content` is `content_digest` of the command, from who
+        has put it into normal form.
         """
         ...
 
@@ -236,8 +243,15 @@ class Definitions(Protocol):
         """Equal as long as nothing that is declared has changed."""
         ...
 
-    async def agent(self, namespace: str, name: str) -> tuple[RunSpec, str]:
-        """An agent, frozen as a run of it would be, and the digest of its definition. Raises `NotFound`."""
+    async def agent(self, namespace: str, name: str, *, user: str = "") -> tuple[RunSpec, str]:
+        """An agent, frozen as a run of it for `user` would be, and the digest of its definition. Raises `NotFound`."""
+        ...
+
+    async def has_skills(self, namespace: str, user: str, version: Hashable) -> bool:
+        """Whether there are skills of this user in a namespace: then agents are frozen for them. Costs no look-up.
+
+        `version` is the one that was asked for last.
+        """
         ...
 
     async def system(self, namespace: str, name: str) -> tuple[Document, str]:

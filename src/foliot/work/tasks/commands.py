@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.execution import declares_nothing, policy_problem, strictest
 from foliot.kernel.graph.plan import MOST_ATTEMPTS
 from foliot.kernel.identity import NOBODY, Identity
+from foliot.kernel.routing import attachments_problem
 from foliot.kernel.run.codec import settled
 from foliot.resources.digest import canonical_json
 from foliot.resources.names import check_labels
@@ -72,6 +73,10 @@ def normalise(command: Command) -> Command:
     return replace(command, execution_policy=None) if is_empty else command
 
 
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
 def _problems(command: Command) -> list[str]:
     found: list[str] = []
     if not command.target:
@@ -98,6 +103,13 @@ def _problems(command: Command) -> list[str]:
         found.append(f"idempotency_key is longer than {LONGEST_KEY} characters")
     if len(command.lane) > 63:
         found.append("lane is longer than 63 characters")
+    found += [
+        f"label {name!r:.80}: labels are texts without a zero among them"
+        for name, value in command.labels.items()
+        if not _is_text(name) or not _is_text(value)
+    ]
+    if wrong := attachments_problem(command.attachments):
+        found.append(f"attachments: {wrong}")
     if command.session:
         found.append("a task is not a turn of a session: say it to the session, with sessions.say")
     if command.execution_policy is not None and (wrong := policy_problem(command.execution_policy)) is not None:
@@ -113,11 +125,33 @@ def _problems(command: Command) -> list[str]:
 
 def content_digest(command: Command) -> str:
     """Returns the digest of the request: two commands with the same one ask for the same thing, however written."""
+    return sha256(_content(command)).hexdigest()
+
+
+def _content(command: Command) -> bytes:
     asked = replace(command, **_NOT_CONTENT)
     if command.identity.by:
         # Whoever acts for others asks for something else when it is for somebody else.
         asked = replace(asked, identity=Identity(command.identity.user))
-    return sha256(canonical_json(msgspec.to_builtins(settled(asked)))).hexdigest()
+    return canonical_json(msgspec.to_builtins(settled(asked)))
+
+
+class ContentForm(NamedTuple):
+    """The content of commands that differ in nothing but their input: the text before it, and behind it."""
+
+    before: bytes
+    behind: bytes
+
+    def digest(self, input: dict[str, str]) -> str:
+        """Returns `content_digest` of such a command with this input, which is not empty."""
+        return sha256(b"%b%b%b" % (self.before, canonical_json(input), self.behind)).hexdigest()
+
+
+def content_form(command: Command) -> ContentForm | None:
+    """Returns the form of the content of a command; None for one without input, or whose input stands there twice."""
+    before, _, behind = (content := _content(command)).partition(own := b'"input":' + canonical_json(command.input))
+    is_clear = command.input and content.count(own) == 1
+    return ContentForm(before + b'"input":', behind) if is_clear else None
 
 
 def is_known(row: Mapping[str, Any], content: str) -> bool:

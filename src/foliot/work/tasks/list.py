@@ -2,33 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
+from typing import Any, Final, ParamSpec, TypeVar
 
 import msgspec
 
 from foliot.common.cursors import read_key, write_cursor
 from foliot.common.suggestions import read_phases
-from foliot.errors import InvalidInput, NotFound
+from foliot.common.threads import on_thread
+from foliot.errors import InvalidInput, NotFound, ReadTooLong
 from foliot.kernel.graph.lifecycle import API_PHASES, TASK_PHASES
-from foliot.store.base import Database
-from foliot.store.tasks import label_text
+from foliot.store.base import Database, Requirement
+from foliot.store.key_pages import LONGEST, LONGEST_STRIDE, NEWEST, KeySource, keys_array, matching_keys
+from foliot.store.resources.selectors import matches_labels
+from foliot.store.tasks import label_hint, label_text
 from foliot.store.transaction import Row
 from foliot.work.tasks.base import TaskInfo
 from foliot.work.tasks.commands import decode_command, spec_of
 
-NEWEST = 2**62
+P = ParamSpec("P")
+T = TypeVar("T")
+
 FOREVER = 1e15
+# By its end a name is looked for among so many of the newest tasks of its namespace: no index knows it.
+FOUND_BY_END: Final = 5_000
+# Of a label that may have one of more values, all tasks are looked at in place of each value.
+LOOKED_UP: Final = 20
+# More tasks than these are put together beside the event loop.
+FEW: Final = 50
 MOST = 200
 STORED_LIVE = {"queued", "running"}
 LIVE = {*STORED_LIVE, "waiting"}
+BEGUN = {"running", "waiting"}
+# The query for each of these filters, and its field: over all namespaces, or within one.
+_ANYWHERE: Final = (("task_keys_of_spawner", "spawned_by"), ("task_keys_of_parent", "parent"))
+_IN_NAMESPACE: Final = (("task_keys_of_target", "target"), ("task_keys_of_lane", "lane"))
+_EVERYWHERE: Final = (("task_keys_of_target_everywhere", "target"), ("task_keys_of_lane_everywhere", "lane"))
 
 
 class TaskList:
     """Reads tasks. Whether one is queued, running or waiting is read off its runs, and not written anywhere."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` tells how long a list has taken."""
         self._db = database
+        self._clock = clock
 
     async def get(self, namespace: str, name: str) -> TaskInfo:
         """Raises `NotFound`."""
@@ -38,13 +58,18 @@ class TaskList:
         return (await self._shown(found))[0]
 
     async def find(self, namespace: str, prefix: str) -> TaskInfo:
-        """The task of this name, or the one whose name begins or ends so. Raises `NotFound`, `InvalidInput`."""
-        found = await self._db.read("task_find", namespace=namespace, name=prefix)
-        exact = [row for row in found if row["name"] == prefix]
-        if len(found) > 1 and not exact:
-            names = ", ".join(row["name"] for row in found[:5])
+        """The task of this name, or whose name begins so, or else one of the newest whose name ends so.
+
+        Raises `NotFound`, `InvalidInput`.
+        """
+        if found := await self._db.read("task_named", namespace=namespace, name=prefix):
+            return (await self._shown(found))[0]
+        alike = await self._db.read("task_find", namespace=namespace, name=prefix, high=prefix + "\U0010ffff")
+        alike = alike or await self._db.read("task_find_end", namespace=namespace, name=prefix, count=FOUND_BY_END)
+        if len(alike) > 1:
+            names = ", ".join(row["name"] for row in alike[:5])
             raise InvalidInput(f"several tasks are called like {prefix!r}: {names}", hint="give more of the name")
-        return await self.get(namespace, (exact or found)[0]["name"] if found else prefix)
+        return await self.get(namespace, alike[0]["name"] if alike else prefix)
 
     async def list(
         self,
@@ -52,7 +77,10 @@ class TaskList:
         namespace: str | None = None,
         target: str | None = None,
         phases: str | Sequence[str] = (),
+        names: Sequence[str] = (),
         labels: dict[str, str] | None = None,
+        selector: Sequence[Requirement] = (),
+        fits: Callable[[TaskInfo], bool] | None = None,
         lane: str | None = None,
         spawned_by: str | None = None,
         parent: str | None = None,
@@ -64,41 +92,105 @@ class TaskList:
     ) -> tuple[list[TaskInfo], str | None]:
         """Lists tasks, newest first, a page at a time.
 
+        `names` and `labels` are looked up; so is a clause of the label `selector` that names values. For other clauses
+        the labels of all tasks are read that the rest leaves, and for `fits` all of them.
         Raises `InvalidInput` for a cursor or a phase that does not exist.
         """
+        sets: dict[str, tuple[str, ...]] = {name: (value,) for name, value in (labels or {}).items()}
+        for each in selector:
+            if each.op in ("=", "in") and len(each.values) <= LOOKED_UP:
+                sets.setdefault(each.key, each.values)
+        exact = {name: values[0] for name, values in sets.items() if len(values) == 1}
+        unknown = [each for each in selector if each.values != (exact.get(each.key),) or each.op not in ("=", "in")]
         wanted = set(read_phases(phases, TASK_PHASES, API_PHASES) or TASK_PHASES)
         count = MOST if limit > MOST else limit if limit > 0 else 50
-        # Which of these a task is in shows only when one looks at its runs.
-        stored = {*wanted, *STORED_LIVE} if wanted & LIVE else wanted
+        bounds = {
+            "after_time": created_after if created_after is not None else 0.0,
+            "before_time": created_before if created_before is not None else FOREVER,
+            "archived": 1 if archived else 0,
+        }
+        match = {
+            "namespace": namespace or "",
+            "target": target or "",
+            "lane": lane or "",
+            "spawned_by": spawned_by or "",
+            "parent": parent or "",
+            "labels": _array([label_text(name, value) for name, value in sorted(exact.items())]),
+            "phases": _array(sorted({*wanted, *STORED_LIVE} if wanted & LIVE else wanted)),
+        }
+        walks = await self._walks(match, names, sets, wanted, bounds)
+        narrowed = bool(names) or _is_narrowed(match, sets, wanted)
+        matching = KeySource("task_keys_matching", match) if narrowed else None
+        fitting = partial(self._labelled, unknown) if unknown else None
         shown: list[TaskInfo] = []
-        before = NEWEST if cursor is None else _place(cursor)
+        before, asked = NEWEST if cursor is None else _place(cursor), count + 1
+        began = self._clock()
         while True:
-            found = await self._db.read(
-                "task_list",
-                before=before,
-                namespace=namespace or "",
-                target=target or "",
-                lane=lane or "",
-                spawned_by=spawned_by or "",
-                parent=parent or "",
-                after_time=created_after if created_after is not None else 0.0,
-                before_time=created_before if created_before is not None else FOREVER,
-                archived=1 if archived else 0,
-                phases=_array(sorted(stored)),
-                labels=_array([label_text(name, value) for name, value in sorted((labels or {}).items())]),
-                count=count + 1,
-            )
-            shown += [task for task in await self._shown(found) if task.phase in wanted]
-            if len(shown) > count:
-                shown = shown[:count]
-                return shown, cursor_of(shown[-1].key)
-            if len(found) <= count:
+            keys = await matching_keys(self._db, walks, matching, before=before, count=asked, fitting=fitting)
+            for start in range(0, len(keys), MOST + 1):  # what was asked of a task may be long
+                # Which phase a task is in shows only when one looks at its runs.
+                tasks = [task for task in await self.many(keys[start : start + MOST + 1]) if task.phase in wanted]
+                shown += reversed(tasks if fits is None else await _beside(len(tasks), _those, fits, tasks))
+                if len(shown) > count:
+                    shown = shown[:count]
+                    return shown, cursor_of(shown[-1].key)
+            if len(keys) < asked:
                 return shown, None
-            before = found[-1]["key"]
+            if (took := self._clock() - began) > LONGEST:
+                raise ReadTooLong.of("a list of tasks", took)
+            before, asked = keys[-1], min(2 * asked, LONGEST_STRIDE)
+
+    async def _labelled(self, selector: Sequence[Requirement], keys: Sequence[int]) -> list[int]:
+        """Returns those of the keys, in their order, whose tasks have the labels that are wanted."""
+        rows = await self._db.read("task_labels", keys=keys_array(keys))
+        held = await _beside(len(rows), _with_labels, rows, selector)
+        return [key for key in keys if key in held]
+
+    async def _walks(
+        self,
+        match: Mapping[str, str],
+        names: Sequence[str],
+        labels: Mapping[str, Sequence[str]],
+        wanted: Set[str],
+        bounds: Mapping[str, Any],
+    ) -> list[list[KeySource]]:
+        """Returns the queries that find the tasks by each of the filters alone."""
+        namespace = match["namespace"]
+        if names:  # nothing else leaves fewer
+            spaces = [namespace] if namespace else await self._spaces()
+            given = {**bounds, "names": _array(names)}
+            return [[KeySource("task_keys_named", {**given, "namespace": each}) for each in spaces]]
+        where = {**bounds, "namespace": namespace} if namespace else bounds
+        phases = [] if wanted >= set(TASK_PHASES) else [[_in_phases(where, wanted)]]
+        if wanted <= BEGUN:
+            return phases  # those that a worker has begun with are few, and not told apart by what the others look at
+        walks = phases + [[KeySource(query, {**bounds, name: match[name]})] for query, name in _ANYWHERE if match[name]]
+        queries = _IN_NAMESPACE if namespace else _EVERYWHERE
+        given = [[KeySource(query, {**where, name: match[name]})] for query, name in queries if match[name]]
+        if labels:
+            spaces = [namespace] if namespace else await self._spaces()
+            given += [
+                [
+                    KeySource("task_keys_of_label", {**bounds, "label": label_hint(name, value), "namespace": each})
+                    for value in values
+                    for each in spaces
+                ]
+                for name, values in sorted(labels.items())
+            ]
+        if namespace:
+            return [*walks, *given] or [[KeySource("task_keys", where)]]
+        # Of what is frequent, enough is soon met among the newest tasks of all namespaces.
+        newest = [] if walks and not given else [[KeySource("task_keys_everywhere", bounds)]]
+        return [*newest, *walks, *given]
+
+    async def _spaces(self) -> Sequence[str]:
+        return [row["namespace"] for row in await self._db.read("task_namespaces")]
 
     async def many(self, keys: Sequence[int]) -> list[TaskInfo]:
-        """Returns the tasks of these keys that exist, archived or not."""
-        return await self._shown(await self._db.read("task_feed_tasks", keys=_array([str(key) for key in keys])))
+        """Returns the tasks of these keys that exist, archived or not, in the order of their keys."""
+        if not keys:
+            return []
+        return await self._shown(await self._db.read("task_feed_tasks", keys=keys_array(keys)))
 
     async def runs(self, namespace: str, name: str) -> list[dict[str, Any]]:
         """The runs of a task, oldest first: message, run, agent, phase, who has it, when it is due."""
@@ -106,11 +198,51 @@ class TaskList:
         return [{**row, "summary": msgspec.json.decode(row["summary"])} for row in found]
 
     async def _shown(self, found: Sequence[Row]) -> list[TaskInfo]:
-        unfinished = [str(row["key"]) for row in found if row["phase"] in STORED_LIVE]
+        unfinished = [row["key"] for row in found if row["phase"] in STORED_LIVE]
         live: dict[int, Row] = {}
         if unfinished:
-            live = {row["task"]: row for row in await self._db.read("task_live", tasks=_array(unfinished))}
-        return [_info(row, live.get(row["key"])) for row in found]
+            rows = await self._db.read("task_live", tasks=keys_array(unfinished))
+            live = {row["task"]: row for row in rows}
+            if without := [key for key in unfinished if key not in live]:
+                # A task without a run that is live may have ended since its row was read.
+                now = {row["key"]: row for row in await self._db.read("task_feed_tasks", keys=keys_array(without))}
+                found = [now.get(row["key"], row) for row in found]
+        return await _beside(len(found), _infos, found, live)
+
+
+def _in_phases(where: Mapping[str, Any], wanted: Set[str]) -> KeySource:
+    """Returns the query that finds the tasks in these phases, of a namespace or of all."""
+    stored = wanted - {"waiting"}
+    begun = bool(wanted & BEGUN) and not stored >= STORED_LIVE
+    flags = {"begun": int(begun), "held": int(begun and "running" in wanted), "phases": _array(sorted(stored))}
+    return KeySource(
+        "task_keys_in_phases" if "namespace" in where else "task_keys_in_phases_everywhere", {**where, **flags}
+    )
+
+
+async def _beside(count: int, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    """Calls `work` on so many tasks; beside the event loop when they are many."""
+    return work(*given, **named) if count <= FEW else await on_thread(work, *given, **named)
+
+
+def _infos(found: Sequence[Row], live: Mapping[int, Row]) -> list[TaskInfo]:
+    return [_info(row, live.get(row["key"])) for row in found]
+
+
+def _those(fits: Callable[[TaskInfo], bool], tasks: Sequence[TaskInfo]) -> list[TaskInfo]:
+    return [task for task in tasks if fits(task)]
+
+
+def _with_labels(rows: Sequence[Row], selector: Sequence[Requirement]) -> set[int]:
+    return {row["key"] for row in rows if matches_labels(msgspec.json.decode(row["labels"]), selector)}
+
+
+def _is_narrowed(match: Mapping[str, str], labels: Mapping[str, Any], wanted: Set[str]) -> bool:
+    """Whether one walk does not do: several filters hold, or one that its query does not answer exactly."""
+    own = sum(1 for _, name in _IN_NAMESPACE if match[name])
+    anywhere = sum(1 for _, name in _ANYWHERE if match[name])
+    filters = own + anywhere + (0 if wanted >= set(TASK_PHASES) else 1)
+    return bool(labels) or filters > 1 or bool(anywhere and match["namespace"]) or bool(own and not match["namespace"])
 
 
 def no_task(namespace: str, name: str) -> NotFound:

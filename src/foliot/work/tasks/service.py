@@ -48,7 +48,7 @@ from foliot.store.journal.database import SqlJournal, keep_alive
 from foliot.store.ledger.doubts import DoubtTable
 from foliot.store.queue import queue
 from foliot.store.resources.documents import decode, key_text
-from foliot.store.tasks import ENDED, NewTask
+from foliot.store.tasks import ENDED, NewTask, fact_of
 from foliot.store.transaction import Row, Tx, alone_with, many, one, run
 from foliot.work.tasks.advance import InDoubt, TaskRef, begin_runs, deadline_of, earliest, summary_of, tell, tell_locked
 from foliot.work.tasks.base import (
@@ -122,11 +122,18 @@ class TaskService(TaskList):
     # --- accepting -----------------------------------------------------------------------------------------------
 
     async def accept(
-        self, command: Command, *, in_transaction: TaskBody | None = None, keyed_by: str = "", may_fail: bool = False
+        self,
+        command: Command,
+        *,
+        in_transaction: TaskBody | None = None,
+        keyed_by: str = "",
+        may_fail: bool = False,
+        content: str | None = None,
     ) -> Accepted:
         """Accepts a task, durably; see `Tasks.accept`."""
-        command = normalise(command)
-        content = content_digest(command)
+        if content is None:
+            command = normalise(command)
+            content = content_digest(command)
         stored_key = owned_key(keyed_by, command.idempotency_key)
         missing: NotFound | None = None
         try:
@@ -212,8 +219,7 @@ class TaskService(TaskList):
                 return None
             if missing is not None:
                 yield from rows.end_task(key, "failed", now)
-            yield from many("blob_put", [{"digest": pinned.digest, "data": data, "at": now}])
-            while not (yield from keep_alive(pinned.digest)):  # it was there, and has been purged since
+            while not (yield from keep_alive(pinned.digest)):  # for the first task of its kind, or purged since
                 yield from many("blob_put", [{"digest": pinned.digest, "data": data, "at": now}])
             ref = TaskRef(key, uid, command.namespace, name, task.priority, task.lane, command, pinned)
             tickets = yield from begin_runs(ref, moves.activate, now)
@@ -472,8 +478,10 @@ class TaskService(TaskList):
                     raise
         loop = asyncio.get_running_loop()
         latest = loop.time() + wait
+        seen: object = None  # the first look comes at once: it was read before anything was marked
         while info.phase not in ENDED and (left := latest - loop.time()) > 0:
-            await self._db.wait_for_change(timeout=left)
+            await self._db.wait_for_change(seen, timeout=left)
+            seen = self._db.change_mark()
             info = await self.get(namespace, name)
         if info.phase in ENDED:
             await self._delete_with_its_task(info, in_transaction)
@@ -641,7 +649,7 @@ class TaskService(TaskList):
         found = await self._db.read("task_event_read", namespace=namespace, name=name, after=after, count=limit)
         if not found:  # which may be all that is there, or no task at all
             await self.get(namespace, name)
-        return [TaskRecord(row["seq"], row["at"], decode_fact(row["data"])) for row in found]
+        return [TaskRecord(row["seq"], row["at"], decode_fact(fact_of(row))) for row in found]
 
 
 def _declares(document: Document, command: Command) -> bool:

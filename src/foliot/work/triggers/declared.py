@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from foliot.common.pages import read_pages
 from foliot.store.base import Database, Document, Filter, ResourceStore
 from foliot.store.resources.documents import decode
@@ -19,6 +21,20 @@ class FollowedResources:
         self._kind = kind
         self._revision: int | None = None
         self.documents: dict[str, Document] = {}
+
+    @property
+    def revision(self) -> int:
+        """The revision of the last look; 0 before the first."""
+        return self._revision or 0
+
+    async def have_changed(self, kinds: Iterable[str], after: int) -> bool:
+        """Whether resources of these kinds may have changed between a revision and the last look."""
+        if self.revision - after > WINDOW:
+            return True
+        for kind in kinds if self.revision > after else ():
+            if await self._database.read("change_list_kind", kind=kind, after=after, upto=self.revision):
+                return True
+        return False
 
     async def look(self) -> set[str]:
         """The uids of those that were made, deleted, or declared otherwise since the last look.

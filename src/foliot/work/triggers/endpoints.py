@@ -61,8 +61,9 @@ class WebhookEndpoints:
         """Keeps endpoints up to date until cancelled. A store that does not answer is waited for."""
         while True:
             try:
+                seen = self._database.change_mark()
                 await self.tick()
-                await self._database.wait_for_change(timeout=LONGEST_REST)
+                await self._database.wait_for_change(seen, timeout=LONGEST_REST)
             except FoliotError as error:
                 log.warning("webhooks are looked at again: %s", error.message)
             await asyncio.sleep(1.0)  # a busy store wakes everybody with each commit

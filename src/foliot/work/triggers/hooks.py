@@ -205,11 +205,22 @@ def _event(type: EventType, path: str, about: tuple[int, int, int]) -> HookEvent
 
 
 def source_event(hook: Hook, path: str, integration: str, items: Iterable[str], new_items_hash: str = "") -> HookEvent:
-    """Returns the event of a source that reports changed items. Raises `InvalidInput` for too many of them."""
-    distinct = sorted(set(items))
+    """Returns the event of a source that reports changed items.
+
+    Raises `InvalidInput` for too many of them, and for a report that could not be told from the next one: without a
+    path, or with neither items nor their hash.
+    """
+    distinct, new_items_hash = sorted({each for each in items if each.strip()}), new_items_hash.strip()
+    if not path.strip():
+        raise InvalidInput("path: a source says where its items changed", hint="such as /mail")
+    if not distinct and not new_items_hash:
+        raise InvalidInput(
+            "items: this report says of no item that it changed, so it could not be told from the next one",
+            hint="give the ids of the changed items in items, or new_items_hash",
+        )
     if len(distinct) > MOST_ITEMS:
         raise InvalidInput(f"at most {MOST_ITEMS} items are reported at once, and these are {len(distinct)}")
-    given = new_items_hash.strip() or hashlib.sha1("\n".join(distinct).encode()).hexdigest()
+    given = new_items_hash or hashlib.sha1("\n".join(distinct).encode()).hexdigest()
     return HookEvent("source.change", storable(path), f"source:{path}:{integration}:{given}", hook.source)
 
 

@@ -307,8 +307,9 @@ class Scheduler:
         while True:
             due = self._clock() + PACE
             try:
+                seen = self._database.change_mark()
                 due = await self.tick(self._clock())
-                await self._rest(due)
+                await self._rest(due, seen)
             except FoliotError as error:
                 log.warning("the scheduler tries again: %s", error.message)
                 await asyncio.sleep(PACE)
@@ -361,13 +362,13 @@ class Scheduler:
 
     # --- resting -------------------------------------------------------------------------------------------------
 
-    async def _rest(self, due: float) -> None:
-        """Waits until something is due, or may have been declared."""
+    async def _rest(self, due: float, seen: object) -> None:
+        """Waits until something is due, or may have been declared since `seen`."""
         began = time.monotonic()
         rest = min(due - self._clock(), LONGEST_REST)
         if rest <= 0:
             return
-        await self._database.wait_for_change(timeout=rest)
+        await self._database.wait_for_change(seen, timeout=rest)
         # A busy store wakes everybody with each commit; nothing declared is so urgent.
         left = min(PACE - (time.monotonic() - began), due - self._clock())
         if left > 0:

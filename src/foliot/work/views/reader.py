@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, Final
 
+from foliot.common.threads import unhurried
 from foliot.engine.base import Clock
+from foliot.engine.driver.journal import FACT
 from foliot.engine.driver.runs import Runs
 from foliot.engine.explain.trace import trace_of
 from foliot.errors import FoliotError
 from foliot.kernel.errors import UnknownEvent
 from foliot.store.base import Database
+from foliot.store.queue.claims import read_bounds
 from foliot.store.queue.limits import list_classes, list_limits
-from foliot.store.queue.workers import list_workers
+from foliot.store.queue.workers import list_workers, loads_of
 from foliot.store.tasks import ENDED
 from foliot.work.tasks.base import TaskRecord
 from foliot.work.tasks.service import TaskService
@@ -82,7 +85,7 @@ class Stories:
     async def live(self, run_id: str) -> LiveRun:
         """Reads the state of a live run from its journal."""
         facts = await self._runs.facts(run_id)
-        return live_run(trace_of(run_id, facts), facts)
+        return await unhurried(FACT * len(facts), lambda: live_run(trace_of(run_id, facts), facts))
 
     async def happenings(self, namespace: str, name: str, *, cursor: str | None = None) -> Batch:
         """Reads the events behind the cursor, of the task and of all its runs, in the order of time.
@@ -130,6 +133,8 @@ class Stories:
         ref = await self._tasks.ref(namespace, name)
         around = Surroundings(
             workers=await list_workers(self._db),
+            own=await loads_of(self._db, namespace),
+            shared=(await read_bounds(self._db)).shared,
             limits=limits,
             running=running,
             classes=await list_classes(self._db),

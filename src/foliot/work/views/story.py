@@ -20,9 +20,6 @@ from foliot.kernel.run.events import Event, RunClaimed, RunRetried, RunWaiting, 
 from foliot.store.journal.base import TERMINAL
 from foliot.work.tasks.base import Command, NewTaskParts, TaskInfo, TaskRecord
 
-# For these a run waits until a time, and for nobody: its model failed and is asked again, or its turn there comes.
-PAUSES: Final = ("model_retry", "model_limit")
-
 NodeState: TypeAlias = Literal["idle", "queued", "retry", "running", "waiting", "succeeded", "failed", "cancelled"]
 
 API_MESSAGE: Final[Mapping[MessagePhase, str]] = {
@@ -262,9 +259,9 @@ def _over(story: TaskStory, identity: str, phase: MessagePhase, at: float) -> No
 
 
 def is_paused(row: RunRow) -> bool:
-    """Whether a run goes on by itself at a time: its model failed and is asked again, or its turn there comes."""
+    """Whether a run goes on by itself at a time: its model is asked again, its turn comes, nothing more is said."""
     waits: dict[str, Any] = row.summary.get("waiting") or {}
-    return row.phase == "waiting" and waits.get("reason") in PAUSES
+    return row.phase == "waiting" and waits.get("owner") == "timer"
 
 
 def _live_phase(row: RunRow, live: LiveRun | None, now: float) -> MessagePhase:
@@ -293,7 +290,7 @@ def live_run(trace: Trace, facts: Iterable[tuple[float, Event]]) -> LiveRun:
                 moments.append(Moment(at, "retry_scheduled", worker, fact.message or fact.reason))
             case RunWaiting():
                 held = False
-                kind = "retry_scheduled" if fact.reason in PAUSES else "waiting_approval"
+                kind = "retry_scheduled" if fact.owner == "timer" else "waiting_approval"
                 moments.append(Moment(at, kind, worker, fact.message or fact.reason))
                 if fact.reason in ("approval", "input"):
                     parked |= {call: at for call in fact.calls if call not in parked}

@@ -23,10 +23,12 @@ from foliot.kernel.graph.events import TaskCancelled, TaskSucceeded
 from foliot.kernel.run.spec import RunSpec
 from foliot.store.database_clock import NOTABLE
 from foliot.store.queue.limits import COOL_DOWN, ClassInfo, Limit
-from foliot.store.queue.placement import Needs, fits, lacked_by, needs_of, unenforced
+from foliot.store.queue.placement import Needs, fits, lacked_by, needs_of, starts_programs, unenforced
+from foliot.store.queue.shares import share_left
 from foliot.store.queue.workers import WorkerInfo
 from foliot.work.tasks.advance import deadline_of
 from foliot.work.views.story import MessageStory, RunRow, TaskStory
+from foliot.work.worker.places import PROGRAMS
 
 CauseKind: TypeAlias = Literal[
     "no_worker",
@@ -73,13 +75,18 @@ class TaskExplanation(Struct):
 
 
 class Surroundings(Struct, frozen=True):
-    """The surroundings of a task: workers, limits (`running` under each), classes that fail, its frozen agents."""
+    """The surroundings of a task: workers, limits (`running` under each), classes that fail, its frozen agents.
+
+    `own` is how many runs of its namespace each worker holds, by identity; `shared`: there are other namespaces.
+    """
 
     workers: Sequence[WorkerInfo] = ()
     limits: Sequence[Limit] = ()
     running: Mapping[tuple[str, str], int] = {}
     classes: Sequence[ClassInfo] = ()
     specs: Mapping[str, RunSpec] = {}
+    own: Mapping[str, int] = {}
+    shared: bool = False
 
 
 def why(story: TaskStory, around: Surroundings, now: float) -> TaskExplanation:
@@ -252,6 +259,19 @@ def _due(
     if all(worker.current >= worker.capacity for worker in fitting):
         full = ", ".join(f"{worker.name} {worker.current}/{worker.capacity}" for worker in fitting[:5])
         yield _cause("capacity", f"{agent} waits for a place: all workers are full ({full})", each), []
+        return
+    own = around.own
+    if around.shared and not any(
+        share_left(worker.capacity - worker.current, own.get(worker.identity, 0)) for worker in fitting
+    ):
+        at_share = [worker for worker in fitting if worker.current < worker.capacity]
+        held = ", ".join(f"{worker.name} {own.get(worker.identity, 0)}/{worker.capacity}" for worker in at_share[:5])
+        text = f"{agent} waits for a place: namespace {space} has its share of the workers ({held})"
+        yield _cause("capacity", f"{text}, and the rest is kept free for others", each), []
+        return
+    if starts_programs(row.requirements) and all(worker.current >= PROGRAMS for worker in fitting):
+        text = f"{agent} starts programs: a worker does {PROGRAMS} such runs at a time where its places follow the load"
+        yield _cause("capacity", text, each), [Hint("foliot worker --capacity N", "does N of any sort")]
         return
     yield _cause("due", f"{agent} is due, and is taken at the next look of {fitting[0].name}", each), []
 

@@ -24,6 +24,7 @@ from foliot.kernel.run.events import Event, RunClaimed, RunDeadLettered
 from foliot.kernel.run.spec import RunSpec
 from foliot.store.base import Database
 from foliot.store.journal.base import Entry, Lease, LeaseLost, Phase, TransactionBody
+from foliot.store.journal.database import entry_of
 from foliot.store.queue.queue import leave_to_others
 from foliot.store.transaction import Row
 from foliot.tools.base import Toolbox
@@ -117,8 +118,8 @@ class Briefs:
         task = await self.task(row)
         if row["last_seq"] != 1 or row["blob"]:
             return Brief(lease.epoch, task, row["message"])
-        entry = Entry(1, row["at"], row["type"], row["data"], row["link"] or b"")
-        return Brief(lease.epoch, task, row["message"], await told_by(lease.run_id, [entry]), not row["told"])
+        told = await told_by(lease.run_id, [entry_of(row)])
+        return Brief(lease.epoch, task, row["message"], told, not row["told"])
 
 
 # --- performing ------------------------------------------------------------------------------------------------------

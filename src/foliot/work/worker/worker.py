@@ -1,4 +1,4 @@
-"""The worker: a process that takes runs from the queue and does them, as many at a time as it has places.
+"""The worker: a process that takes runs from the queue and does them, as many at a time as it has places (places.py).
 
 It waits until the transport rings or it is time to look by itself, claims what the database gives it, and lets the
 performer do each run as a task of its own. What it does not do: decide who gets what (store/queue/claims.py), drive a
@@ -16,6 +16,7 @@ import contextlib
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from typing import Literal, TypeAlias
 
@@ -32,8 +33,10 @@ from foliot.store.incarnation import note_set_back, store_life
 from foliot.store.journal.base import Lease, StoreSetBack
 from foliot.store.queue.claims import Claims, claim, recall, waiting_for_others
 from foliot.store.queue.placement import Offer
+from foliot.store.queue.shares import AtWork, share_left
 from foliot.store.queue.workers import HEARTBEAT, Beat, Phase, beat, bury, others, register
 from foliot.work.tasks.base import Performer
+from foliot.work.worker.places import LOOK_EVERY, Places
 
 # --- presence --------------------------------------------------------------------------------------------------------
 
@@ -87,6 +90,7 @@ class Presence:
         self.set_back = ""  # what was found, when the store is older than it was
         self._is_gone = is_gone
         self._neighbours: set[str] = set()
+        self._saying = asyncio.Lock()  # what two signs of life are answered is compared in their order
 
     async def begin(self) -> bool:
         """Register, in place of a dead process of the same name whose runs are then free at once. False: try again."""
@@ -104,11 +108,12 @@ class Presence:
     async def say(self, phase: Phase) -> bool:
         """A sign of life. False when another process has the name now."""
         try:
-            off = 0.0 if self._wall is None else self._wall() - self._lease_clock()
-            beat_now = await beat(self._db, self.offer, now=self._clock(), phase=phase, clock_off=off)
-            if beat_now is None:
-                return False
-            await self._compare(beat_now)
+            async with self._saying:
+                off = 0.0 if self._wall is None else self._wall() - self._lease_clock()
+                beat_now = await beat(self._db, self.offer, now=self._clock(), phase=phase, clock_off=off)
+                if beat_now is None:
+                    return False
+                await self._compare(beat_now)
         except FoliotError as error:
             self._complaints.trouble("send a heartbeat", error)
         return True
@@ -281,6 +286,7 @@ class Worker:
         once: bool = False,
         lacking: Callable[[float], Set[str]] = lambda _: frozenset(),
         enforces: Callable[[bool], Awaitable[tuple[str, ...]]] | None = None,
+        places: Places | None = None,
     ) -> None:
         """`grace` is how long runs may go on after `drain`. With `once` it ends when there is nothing to take.
 
@@ -288,11 +294,13 @@ class Worker:
         others by how much it is off. `lacking` says what this process has not at a time: runs that it gave back for
         want of it are left to others. `enforces` says what can be enforced around programs on this machine, asked once
         unless the offer says so already: without containers, which take seconds to try, and with them by `probe`.
+        `places` are by default the capacity of the offer, an exact number.
         """
+        self._places = places or Places(offer.capacity)
         self._lacking = lacking
         self._enforces = enforces if offer.isolation is None else None
         self._probing: asyncio.Task[None] | None = None
-        self.offer = offer
+        self.offer = replace(offer, capacity=self._places.limit)
         self._db = db
         self._transport = transport
         self._performer = performer
@@ -307,6 +315,11 @@ class Worker:
         self._pace = pace or LookPace(random.random)
         self._once = once
         self._at_work: dict[asyncio.Task[None], Delivery | None] = {}
+        self._namespaces: dict[asyncio.Task[None], str] = {}
+        self._runs = Counter[str]()  # at work, by namespace
+        self._with_programs: set[asyncio.Task[None]] = set()  # those that may start programs on this machine
+        self._shared = False  # there are several namespaces
+        self._short = False  # a namespace that has its share of the places wanted more at the last look
         self._receiving: asyncio.Task[Sequence[Delivery]] | None = None
         self._received = 0.0, 0.0  # since when and until when it is asked, by the loop's clock
         self._silent = False
@@ -322,7 +335,7 @@ class Worker:
         self._hurry = asyncio.Event()
         self._complaints = Complaints(offer.name)
         self._presence = Presence(
-            db, offer, self._complaints, clock=clock, lease_clock=self._lease_clock, wall=wall, is_gone=is_gone
+            db, self.offer, self._complaints, clock=clock, lease_clock=self._lease_clock, wall=wall, is_gone=is_gone
         )
 
     @property
@@ -369,6 +382,8 @@ class Worker:
             keeping = [asyncio.create_task(self._keep_beating())]
             if self._timers is not None:
                 keeping.append(asyncio.create_task(self._keep_time(self._timers)))
+            if self._places.follows_load:
+                keeping.append(asyncio.create_task(self._follow_load()))
             while self._phase == "ready":
                 deliveries = await self._listen()
                 if self._phase == "ready":
@@ -392,7 +407,7 @@ class Worker:
         """Waits until there may be a run to take and a place for it, or until the worker is drained."""
         loop = asyncio.get_running_loop()
         while self._phase == "ready":
-            free = self.offer.capacity - len(self._at_work)
+            free = self._places.free(len(self._at_work))
             left = self._look_at - loop.time()
             if free > 0 and left <= 0:
                 return self._heard()
@@ -462,7 +477,7 @@ class Worker:
         try:
             await self._take_what_was_given(leased)
             claiming = True
-            want = self.offer.capacity - len(self._at_work)
+            want = self._places.free(len(self._at_work))
             claims = await claim(
                 self._db,
                 self.offer,
@@ -473,6 +488,10 @@ class Worker:
                 lacking=self._lacking(now),
                 leased=leased,
                 incarnation=self._presence.incarnation,
+                programs=self._places.programs(len(self._with_programs)),
+                at_work=AtWork(self._runs, Counter(self._namespaces[task] for task in self._with_programs)),
+                shared=self._shared,
+                keep_free=self._places.follows_load,
             )
         except StoreSetBack as error:
             await self._presence.note_set_back(error.message)
@@ -486,6 +505,8 @@ class Worker:
             await _each(delivery.again(delay=wait) for delivery in deliveries)
         else:
             self._complaints.well()
+            self._shared = claims.shared
+            self._short = bool(claims.refused.get("share"))
             await self._settle(claims, deliveries)
             self._round.looked(claims)
             wait = self._pace.found(claims, now)
@@ -507,11 +528,11 @@ class Worker:
                 del self._unanswered[until]
                 continue
             at_work = {task.get_name() for task in self._at_work}
-            for lease in await recall(self._db, self.offer, until=until):
+            for lease, namespace in await recall(self._db, self.offer, until=until):
                 name = _name(lease)
                 if name not in at_work and name not in begun:
                     log.info("run %s was claimed by a look that the store did not answer", lease.run_id)
-                    self._start(lease, None)
+                    self._start(lease, namespace, None, programs=True)  # what it needs is not known any more
                 begun.add(name)
 
     def _look_again(self) -> None:
@@ -533,17 +554,22 @@ class Worker:
             for lease in claims.leases:
                 delivery = tickets.get(lease.run_id)
                 kept.add(id(delivery))
-                self._start(lease, delivery)
+                space = claims.namespaces[lease.run_id]
+                self._start(lease, space, delivery, programs=lease.run_id in claims.programs)
         rest = [delivery for delivery in deliveries if id(delivery) not in kept]
-        elsewhere = await self._for_others(rest) if claims.refused.get("placement") else set[str]()
+        is_for_others = claims.refused.get("placement") or claims.refused.get("share")
+        elsewhere = await self._for_others(rest) if is_for_others else set[str]()
         await _each(self._pass_on(delivery, elsewhere) for delivery in rest)
 
     async def _for_others(self, deliveries: Sequence[Delivery]) -> set[str]:
-        """Returns the runs in these deliveries that wait for a worker of another sort."""
+        """Returns the runs in these deliveries that wait for a worker of another sort, or one with room for them."""
         run_ids = [delivery.ticket.run_id for delivery in deliveries if delivery.ticket is not None]
+        free = self._places.free(len(self._at_work))
+        full = {space for space, own in self._runs.items() if self._short and not share_left(free, own)}
         try:
             now = self._clock()
-            return await waiting_for_others(self._db, self.offer, run_ids, now=now, lacking=self._lacking(now))
+            lacking = self._lacking(now)
+            return await waiting_for_others(self._db, self.offer, run_ids, now=now, lacking=lacking, full=full)
         except FoliotError as error:
             self._complaints.trouble("look at the queue", error)
             return set()
@@ -556,9 +582,13 @@ class Worker:
         else:
             await delivery.again(delay=min(max(self._clock() - ticket.due_at, SOONEST), LATEST))
 
-    def _start(self, lease: Lease, delivery: Delivery | None) -> None:
+    def _start(self, lease: Lease, namespace: str, delivery: Delivery | None, *, programs: bool) -> None:
         task = asyncio.create_task(self._perform(lease, delivery), name=_name(lease))
         self._at_work[task] = delivery
+        self._namespaces[task] = namespace
+        self._runs[namespace] += 1
+        if programs:
+            self._with_programs.add(task)
         task.add_done_callback(self._ended)
 
     async def _perform(self, lease: Lease, delivery: Delivery | None) -> None:
@@ -579,6 +609,11 @@ class Worker:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._at_work[task]
+        self._with_programs.discard(task)
+        namespace = self._namespaces.pop(task)
+        self._runs[namespace] -= 1
+        if not self._runs[namespace]:
+            del self._runs[namespace]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a delivery could not be settled: %s", error)
         # Its end may be what others wait for: a place, room within a limit, or the next agent of its task.
@@ -605,7 +640,24 @@ class Worker:
             if await self._presence.bury(look):
                 self._look_again()
 
+    async def _follow_load(self) -> None:
+        """Adjusts the places to how late the loop is: whatever else happens in this process waits as long."""
+        loop = asyncio.get_running_loop()
+        while True:
+            begun = loop.time()
+            await asyncio.sleep(LOOK_EVERY)
+            late, largest = loop.time() - begun - LOOK_EVERY, max(self._runs.values(), default=0)
+            if self._places.adjust(len(self._at_work), late, largest=largest, short=self._short):
+                self._look_again()
+            if self._places.limit != self.offer.capacity:  # `workers` and `why` show how many there are now
+                self._show_places()
+                await self._presence.say(self._phase)
+
+    def _show_places(self) -> None:
+        self.offer = self._presence.offer = replace(self.offer, capacity=self._places.limit)
+
     async def _beat(self) -> None:
+        self._show_places()
         await _each(delivery.extend() for delivery in list(self._at_work.values()) if delivery is not None)
         if not await self._presence.say(self._phase) and self._phase == "ready":
             log.warning("another process took the name %s: this one finishes and ends", self.offer.name)
