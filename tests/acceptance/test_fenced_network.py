@@ -349,9 +349,10 @@ async def test_nothing_leaves_a_warm_function_between_calls(runtime: Runtime, wo
             await asyncio.sleep(0)
     heard = len(world.heard)
     async with asyncio.timeout(60):
-        while len(await records(runtime, moment="egress", outcome="denied")) < len(denied) + 3:
+        while len(more := await records(runtime, moment="egress", outcome="denied")) < len(denied) + 3:
             await asyncio.sleep(0)
     assert len(world.heard) == heard
+    assert {each["decision"]["message"] for each in more} == {"between_calls"}
 
 
 async def test_a_policy_demands_a_fence_and_names_itself(runtime: Runtime, desk: None) -> None:

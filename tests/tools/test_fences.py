@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from foliot.kernel.run.events import WorkspaceSnapshot
 from foliot.sandbox.base import Limits, Mount, Sandbox, SandboxPolicy, WorkspaceAccess
@@ -17,6 +18,7 @@ from foliot.sandbox.process import ProcessSandbox
 from foliot.sandbox.session import undisturbed
 from foliot.tools.base import Caller, ToolDenied
 from foliot.tools.fences import Ceiling, FenceRequest, Fences, FenceSecret, narrowed
+from foliot.tools.network_notes import NetworkNotes
 from foliot.tools.pipeline.attempt import BoundedWork
 from foliot.tools.workspaces import EndResident, FenceOwner, SharedWorkspace, no_resident
 from tests.sandbox.egress.world import World, open_world
@@ -229,6 +231,35 @@ async def test_a_fence_with_a_network_reaches_what_both_its_tool_and_the_ceiling
         ("run-1", "a.test", "allowed", ""),
         ("run-1", "b.test", "denied", "policy"),
     ]
+
+
+async def test_a_request_between_calls_is_refused_as_such_and_is_no_note_of_the_call_before(
+    world: World, sandbox: ProcessSandbox, tmp_path: Path
+) -> None:
+    port, kept, notes = await world.serve(), Kept(tmp_path), NetworkNotes()
+    owner, served = replace(OWNER, notes=notes), list[FenceOwner]()
+    here = fences(sandbox, world, kept)
+    wanted = FenceRequest(network=(EgressRule(("b.test",), (port,)),))
+    found = await here.narrowed(wanted, owner.caller)
+
+    session = await here.open_narrowed(found, owner, serving=lambda: served[0] if served else None)
+    try:
+        for url in (f"http://b.test:{port}/", "http://c.test/"):
+            await session.exec(["/usr/bin/python3", "-c", FETCH, url])
+        between = notes.text(failed=True)
+        served.append(owner)
+        await session.exec(["/usr/bin/python3", "-c", FETCH, "http://c.test/"])
+    finally:
+        await session.close()
+
+    assert [(by.run_id, record.reason) for by, record in kept.records] == [
+        ("run-1", "between_calls"),
+        ("run-1", "host"),
+        ("run-1", "host"),
+    ]
+    assert between == ""
+    assert "c.test" in notes.text(failed=True)
+    assert world.heard == []
 
 
 async def test_what_a_call_changed_is_kept_when_it_is_over_but_not_when_it_is_cancelled(

@@ -421,14 +421,15 @@ class Fences:
             return last
 
         def recorded(entry: EgressRecord) -> None:
-            by = served()
-            if by.notes is not None:
-                by.notes.note(entry)
-            record(by, entry)
+            # A request between calls is recorded for the call before it, whose result says nothing of it.
+            asking = _CONNECTED.get() or serving()
+            if asking is not None and asking.notes is not None:
+                asking.notes.note(entry)
+            record(served(), entry)
 
         async def resolve(host: str, port: int) -> Sequence[str]:
             if (owner := serving()) is None:
-                raise ToolDenied("no call is in progress", layer="sandbox")
+                raise ToolDenied("no call is in progress", layer="sandbox", refusal="between_calls")
             _CONNECTED.set(owner)
             return await look_up(host, port)
 

@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # The addresses of a host that may be connected to; raises a `FoliotError` for a host that may not be reached, and a
-# retryable one when that is not known: `Guard.addresses` of the outbound room.
+# retryable one when that is not known: `Guard.addresses` of the outbound room. What the host is not the reason for has
+# the detail `refusal`: the reason in the record.
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 Record: TypeAlias = Callable[[EgressRecord], None]
 
@@ -456,8 +457,9 @@ class Broker:
         except FoliotError as error:
             if error.retryable:
                 raise _Refused("unresolved", error.message, status=502, verdict="failed") from None
-            why = error.details.get("why")
-            raise _Refused(f"address_{why}" if isinstance(why, str) else "address", error.message) from None
+            why, refusal = error.details.get("why"), error.details.get("refusal")
+            reason = f"address_{why}" if isinstance(why, str) else "address"
+            raise _Refused(refusal if isinstance(refusal, str) else reason, error.message) from None
         except OSError:
             raise _Refused("unresolved", "the name cannot be resolved", status=502, verdict="failed") from None
 
