@@ -108,6 +108,23 @@ async def test_a_watch_goes_on_after_the_server_was_killed(start: Start, streami
     assert names == ["b", "c", "d"]
 
 
+async def test_a_server_ends_what_is_over_its_time_while_no_worker_lives(start: Start, tmp_path: Path) -> None:
+    _, url, _ = await start("server", "--port", "0")
+    async with httpx.AsyncClient(base_url=url, headers=await local_headers(url, tmp_path), timeout=110) as http:
+        assert (await http.post(PATH, json=endpoint("m"))).status_code == 201
+        agent = {"metadata": {"name": "a"}, "spec": {"model_ref": "m", "prompt": "Do it."}}
+        assert (await http.post("/v1/agents", json=agent)).status_code == 201
+        for name, timeout in (("short", "1s"), ("long", "1h")):
+            task = {"metadata": {"name": name}, "spec": {"agent": "a", "input": {"topic": "hi"}, "timeout": timeout}}
+            assert (await http.post("/v1/tasks", json=task)).status_code == 201
+        async with asyncio.timeout(60):
+            while (found := (await http.get("/v1/tasks/short")).json()["status"])["phase"] == "Pending":
+                await asyncio.sleep(0.1)
+
+        assert found["phase"] == "Cancelled", found
+        assert (await http.get("/v1/tasks/long")).json()["status"]["phase"] == "Pending"
+
+
 async def test_it_does_not_listen_to_strangers_without_a_token(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -83,6 +83,7 @@ from foliot.work.tasks.service import TaskService
 from foliot.work.views.reader import Stories
 from foliot.work.worker.performer import TaskPerformer
 from foliot.work.worker.places import Places
+from foliot.work.worker.timekeeper import Timekeeper
 from foliot.work.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -527,6 +528,10 @@ class Tasking:
             enforces=self.enforced,
             places=places,
         )
+
+    def timekeeper(self) -> Timekeeper:
+        """The timekeeper of a server without a worker of its own: `await timekeeper.run()`. Workers keep time too."""
+        return Timekeeper(self._timers, clock=self._clock)
 
     async def _timers(self, now: float) -> float | None:
         await self._runs.sweep()

@@ -178,7 +178,8 @@ def up(capacity: int | None, region: str, **flags: Unpack[Flags]) -> int:
 
 async def _serve(signals: StopSignals, *, insecure: bool) -> int:
     async with _opened() as runtime, _reachable(runtime, insecure=insecure):
-        await signals.wait_beside(runtime.inside.tasking.housekeeper(current().store_settings()).run())
+        tasking = runtime.inside.tasking
+        await signals.wait_beside(tasking.housekeeper(current().store_settings()).run(), tasking.timekeeper().run())
         out("Stopping: requests under way are finished …", err=True)
     return 0
 

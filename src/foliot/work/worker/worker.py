@@ -18,7 +18,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -37,6 +37,7 @@ from foliot.store.queue.shares import AtWork, share_left
 from foliot.store.queue.workers import HEARTBEAT, Beat, Phase, beat, bury, others, register
 from foliot.work.tasks.base import Performer
 from foliot.work.worker.places import LOOK_EVERY, Places
+from foliot.work.worker.timekeeper import Timekeeper, Timers
 
 # --- presence --------------------------------------------------------------------------------------------------------
 
@@ -251,10 +252,6 @@ class LookRound:
 # --- worker ----------------------------------------------------------------------------------------------------------
 
 
-# Does what is due of tasks although nothing happened to them, and says when it must be called next, if it knows.
-Timers: TypeAlias = Callable[[float], Awaitable[float | None]]
-
-LOOK_FOR_TIMERS = 5.0
 # How often it looks whether processes beside it have died, so that what they held waits for no lease to end.
 SWEEP = 1.0
 # A ticket for a run that this worker may not take goes to another one after this long.
@@ -381,7 +378,8 @@ class Worker:
             await self._register()
             keeping = [asyncio.create_task(self._keep_beating())]
             if self._timers is not None:
-                keeping.append(asyncio.create_task(self._keep_time(self._timers)))
+                timekeeper = Timekeeper(self._timers, clock=self._clock, trouble=self._complaints.trouble)
+                keeping.append(asyncio.create_task(timekeeper.run()))
             if self._places.follows_load:
                 keeping.append(asyncio.create_task(self._follow_load()))
             while self._phase == "ready":
@@ -668,21 +666,6 @@ class Worker:
     def _stop_at_once(self) -> None:
         self.drain()
         self._hurry.set()
-
-    async def _keep_time(self, timers: Timers) -> None:
-        late = 0  # how often in a row there was something left that should have been dealt with
-        while True:
-            wait = LOOK_FOR_TIMERS
-            try:
-                due = await timers(self._clock())
-            except Exception as error:
-                self._complaints.trouble("look for timers", error)
-            else:
-                left = wait if due is None else due - self._clock()
-                late = late + 1 if left <= 0 else 0
-                # What cannot be dealt with must not be tried all the time.
-                wait = min(max(left, backoff(late + 1, 0.05, wait)), wait)
-            await asyncio.sleep(wait)
 
     # --- ending --------------------------------------------------------------------------------------------------
 
