@@ -491,6 +491,16 @@ def dying_boss(folder: Path) -> Agent:
     return boss(two_spawned({}), worker, *GENERIC)
 
 
+@tool(effect="read")
+async def dawdle() -> str:
+    """Wait for ever."""
+    await asyncio.Event().wait()
+    return "never"
+
+
+SPAWNED: dict[str, Any] = {"call": {"spawn_agent": {"agent": "helper", "prompt": "a"}}}
+
+
 def forgetful_boss(folder: Path) -> Agent:
     """Spawns one that waits for ever, is killed, and answers without waiting for it."""
 
@@ -502,15 +512,8 @@ def forgetful_boss(folder: Path) -> Agent:
             os.kill(os.getpid(), signal.SIGKILL)
         return "alive"
 
-    @tool(effect="read")
-    async def dawdle() -> str:
-        """Wait for ever."""
-        await asyncio.Event().wait()
-        return "never"
-
     slow = helper([{"call": "dawdle"}, {"say": "done"}], tools=[dawdle])
-    turns = [{"call": {"spawn_agent": {"agent": "helper", "prompt": "a"}}}, {"call": "die"}, {"say": "ok"}]
-    return boss(turns, slow, die, *GENERIC)
+    return boss([SPAWNED, {"call": "die"}, {"say": "ok"}], slow, die, *GENERIC)
 
 
 async def test_after_a_kill_a_child_that_nobody_waits_for_still_ends_with_its_parent(
@@ -561,15 +564,18 @@ async def test_a_run_that_is_let_go_while_it_is_taken_up_is_held_by_nobody(tmp_p
         await asyncio.Event().wait()
         return []
 
+    slow = helper([{"call": "dawdle"}, {"say": "done"}], tools=[dawdle])
+    agent = boss([SPAWNED, {"call": "dawdle"}, {"say": "ok"}], slow, dawdle, *GENERIC)
     async with Runtime(tmp_path / "foliot.db") as runtime:
-        running = asyncio.create_task(runtime.run(forgetful_boss(tmp_path), "Go.", run_id="r-1"))
+        running = asyncio.create_task(runtime.run(agent, "Go.", run_id="r-1"))
         while not (family := await children(runtime, "r-1")):
             await asyncio.sleep(0)
         await stop_tasks(running)
     async with Runtime(tmp_path / "foliot.db") as runtime:
         runtime.inside.runs.taken_up = never
         taking = asyncio.create_task(runtime.inside.runs.take(family[0].id))
-        await held.wait()
+        async with asyncio.timeout(60):
+            await held.wait()
         assert (await runtime.inside.runs.journal.get(family[0].id)).phase == "running"
         await stop_tasks(taking)
         assert (await runtime.inside.runs.journal.get(family[0].id)).phase == "pending"
