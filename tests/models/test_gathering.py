@@ -57,22 +57,22 @@ def _steady(every: float, pieces: int) -> list[float]:
 def test_quick_pieces_are_read_together_and_none_is_lost() -> None:
     reading = _Reading(_steady(0.002, 500))
     assert sum(reading.sizes) == 500
-    assert max(reading.sizes) == 10
-    assert len(reading.sizes) < 70, "about fifty times a second, and a few more in the beginning"
+    assert max(reading.sizes) == 17
+    assert len(reading.sizes) < 50, "about thirty times a second, and a few more in the beginning"
 
 
 @pytest.mark.parametrize("every", [0.0001, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.007, 0.009, 0.01])
-def test_a_piece_of_a_steady_stream_waits_for_a_quarter_of_the_time_taken_and_for_the_next_one_at_most(
+def test_a_piece_of_a_steady_stream_waits_for_a_third_of_the_time_taken_and_for_the_next_one_at_most(
     every: float,
 ) -> None:
     reading = _Reading(_steady(every, 1000))
     for at, waited in zip(reading.arrivals, reading.waited, strict=True):
-        assert waited <= 1 / 50 + 1e-9
-        assert waited <= at / 4 + every + 1e-9
+        assert waited <= 1 / 30 + 1e-9
+        assert waited <= at / 3 + every + 1e-9
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_the_stream_no_piece_waits_longer_than_a_fiftieth_of_a_second_or_half_of_the_time_taken(
+def test_whatever_the_stream_no_piece_waits_longer_than_a_thirtieth_of_a_second_or_half_of_the_time_taken(
     seed: int,
 ) -> None:
     chance = random.Random(seed)
@@ -83,17 +83,17 @@ def test_whatever_the_stream_no_piece_waits_longer_than_a_fiftieth_of_a_second_o
     reading = _Reading(arrivals)
     assert sum(reading.sizes) == 800
     for at, waited in zip(arrivals, reading.waited, strict=True):
-        assert waited <= 1 / 50 + 1e-9
+        assert waited <= 1 / 30 + 1e-9
         assert waited <= (at + waited) / 2 + 1e-9
 
 
 def test_the_first_pieces_are_not_held_up() -> None:
     reading = _Reading(_steady(0.002, 500))
-    assert reading.sizes[:4] == [1] * 4
-    assert max(reading.waited[:6]) <= 0.002 + 1e-9
+    assert reading.sizes[:3] == [1] * 3
+    assert max(reading.waited[:5]) <= 0.002 + 1e-9
 
 
-@pytest.mark.parametrize("every", [0.011, 0.02, 0.05, 1.0])
+@pytest.mark.parametrize("every", [0.017, 0.02, 0.05, 1.0])
 def test_pieces_that_come_slowly_are_read_as_they_come(every: float) -> None:
     reading = _Reading(_steady(every, 50))
     assert reading.sizes == [1] * 50

@@ -42,8 +42,8 @@ _MARK = b"\xef\xbb\xbf"
 _LAST_WORDS = 2.0
 # What a fast model writes is read so many times a second at most, and an answer is held up by no more than this part
 # of the time that it has taken: to be woken for each word costs more than to read it.
-_READS_A_SECOND = 50
-_HELD_UP = 1 / 4
+_READS_A_SECOND = 30
+_HELD_UP = 1 / 3
 _LEAST_WAIT = 0.001  # no timer of an event loop is finer
 _MANY = 32 * 1024
 _TOKEN_SECONDS = 30.0
