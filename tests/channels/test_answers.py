@@ -13,12 +13,15 @@ from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.run.state import State
 from foliot.runtime.results import result_of
 
+MORE = "; whoever runs this agent finds out more by run r1"
 ENDS = {
     RunSucceeded("Hello."): "Hello.",
-    RunFailed("model_failed", "down", "the model is away"): "Agent error: the model is away",
+    RunFailed("model_failed", "down", "provider x said 500"): f"Agent error: the model could not answer{MORE}",
+    RunFailed("refused", "model_refusal", "I do not do that."): "Agent error: I do not do that.",
+    RunFailed("contract_violation", "x", "tool pay: limit 50 of policy p"): f"Agent error: something went wrong{MORE}",
     RunCancelled("ann", "stopped"): "[stopped]",
-    RunDeadLettered("internal", "Foliot itself failed"): "Agent error: Foliot itself failed",
-    RunDeadLettered("crash_loop"): "Agent error: crash_loop",
+    RunDeadLettered("internal", "Foliot itself failed"): f"Agent error: something went wrong{MORE}",
+    RunDeadLettered("crash_loop"): f"Agent error: something went wrong{MORE}",
 }
 
 

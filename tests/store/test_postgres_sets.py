@@ -15,7 +15,7 @@ from foliot.store.journal.database import SqlJournal
 from foliot.store.postgres.connections import BY_KEYS
 from foliot.store.postgres.database import PostgresDatabase
 from foliot.store.postgres.driver import asyncpg
-from foliot.store.postgres.sets import can_share, has_set_form, over_arrays, run_many, run_shared
+from foliot.store.postgres.sets import can_share, form_of, has_set_form, over_arrays, run_many, run_shared
 from foliot.store.queries import apart_of, load, load_for_postgres
 from foliot.store.transaction import Statement
 
@@ -39,7 +39,7 @@ def test_rows_to_add_come_from_arrays() -> None:
 def test_a_change_looks_at_each_row_that_it_is_given_in_the_order_of_keys() -> None:
     text, names = load_for_postgres("run_advance")
     assert names == ("last", "key", "epoch", "worker", "after")
-    form = over_arrays(text, ["int8", "int8", "int8", "text", "int8"])
+    form = over_arrays(text, ["int8", "int8", "int8", "text", "int8"], unique=[frozenset({"key"})])
     assert form.text == (
         "UPDATE run SET last_seq = given.p1 "
         "FROM (SELECT each.* FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::text[], $5::int8[]) "
@@ -48,7 +48,27 @@ def test_a_change_looks_at_each_row_that_it_is_given_in_the_order_of_keys() -> N
         "WHERE key = given.p2 AND epoch = given.p3 AND worker = given.p4 AND last_seq = given.p5 "
         "RETURNING given.given_nr"
     )
-    assert names[form.key] == "key"
+    assert [names[place] for place in form.key] == ["key"]
+
+
+def test_only_rows_are_locked_that_agree_in_all_that_is_compared_unless_fewer_columns_name_one() -> None:
+    text = "DELETE FROM t WHERE kind = $1 AND owner = $2\n   AND seq = $3 AND (a OR b = $4)"
+    for unique, locked in (
+        ([], ["kind", "owner", "seq"]),
+        ([frozenset({"kind"})], ["kind"]),
+        ([frozenset({"owner", "kind"}), frozenset({"seq"})], ["kind", "owner"]),
+        ([frozenset({"other"})], ["kind", "owner", "seq"]),
+    ):
+        form = over_arrays(text, ["text", "int8", "int8", "int8"], unique=unique)
+        assert form.text.partition("ORDER BY ")[2].partition(" FOR UPDATE")[0] == ", ".join(
+            f"locked.{each}" for each in locked
+        )
+        assert form.key == tuple(range(len(locked)))
+
+
+def test_new_rows_come_in_the_order_of_what_they_may_conflict_in() -> None:
+    text = "INSERT INTO t (a, b, c) VALUES ($2, 'x', $1) ON CONFLICT (c, a) DO NOTHING"
+    assert "ORDER BY given.p1, given.p2 ON CONFLICT" in over_arrays(text, ["int8", "int8"]).text
 
 
 def test_what_a_new_row_is_told_apart_by_comes_back_with_it() -> None:
@@ -64,6 +84,7 @@ def test_what_a_new_row_is_told_apart_by_comes_back_with_it() -> None:
         "UPDATE t SET a = (SELECT 1 WHERE true) WHERE b = $1",
         "UPDATE t SET a = $1 WHERE b = (SELECT MAX(b) FROM t)",
         "UPDATE t SET a = $1 FROM u WHERE b = $1",
+        "UPDATE t SET a = 1 WHERE b = $1 OR c = $1",
         "DELETE FROM t WHERE a IN (SELECT $1)",
         "DELETE FROM t WHERE a = $1 RETURNING a + 1 AS b",
         "INSERT INTO t (a) VALUES ($1) ON CONFLICT (a) DO UPDATE SET b = 1",
@@ -104,9 +125,8 @@ async def test_postgresql_takes_every_query_that_has_a_form_over_arrays(client: 
     taken = [name for name in sorted(load()) if has_set_form(name)]
     assert len(taken) > 100
     for name in taken:
-        text, names = load_for_postgres(name)
-        types = [each.name for each in (await client.prepare(text)).get_parameters()]
-        form = over_arrays(text, types, apart=apart_of(name), names=names)
+        types = [each.name for each in (await client.prepare(load_for_postgres(name)[0])).get_parameters()]
+        form = await form_of(client, name)
         try:
             prepared = await client.prepare(form.text)
         except asyncpg.PostgresError as error:
@@ -121,9 +141,9 @@ async def test_no_plan_that_was_made_when_a_table_was_empty_walks_through_it_lat
     await client.execute("SET plan_cache_mode = force_generic_plan")
     walks: set[str] = set()
     for name in sorted(filter(has_set_form, load())):
-        text, names = load_for_postgres(name)
+        text, _ = load_for_postgres(name)
         types = [each.name for each in (await client.prepare(text)).get_parameters()]
-        form = over_arrays(text, types, apart=apart_of(name), names=names)
+        form = await form_of(client, name)
         if form.verb not in ("update", "delete") and "FOR UPDATE" not in text:
             continue
         await client.execute(f"PREPARE shown AS {form.text}")
@@ -280,3 +300,42 @@ async def test_of_appends_together_only_those_fail_whose_fence_does_not_hold(dat
     for lease in leases:
         found = [each.seq for each in await journal.read(lease.run_id)]
         assert found == ([1] if lease is leases[3] else [1, 2, 3]), lease.run_id
+
+
+OTHERS = """
+INSERT INTO inbox (owner_kind, owner, seq, id, mode, digest, by_name, place, details, status, steered, outcome, reason,
+                   at)
+SELECT kind, owner, seq, 'i' || seq, 'followup', '', '', '', '{}', 'pending', 0, '', '', 0
+  FROM unnest(ARRAY['session', 'run']) AS kind, generate_series(1, 40) AS owner, generate_series(1, 3) AS seq;
+INSERT INTO session_channel (namespace, agent, user_name, channel, active)
+SELECT namespace, 'a' || n, 'u', 'c', '' FROM unnest(ARRAY['one', 'two']) AS namespace, generate_series(1, 40) AS n;
+INSERT INTO resource_label (label, value, key)
+SELECT label, 'v', n FROM unnest(ARRAY['x', 'y']) AS label, generate_series(1, 40) AS n;
+"""
+# A change of two rows that have a column in common with very many others, and where one of the others is.
+NAMED: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
+    "inbox_clear": ("inbox WHERE owner = 30", [("session", 1), ("session", 2)]),
+    "inbox_consume": ("inbox WHERE owner = 30", [("r", 0, "session", 1, 1), ("r", 0, "run", 2, 1)]),
+    "session_channel_set": (
+        "session_channel WHERE agent = 'a30'",
+        [("s", "one", "a1", "u", "c"), ("s", "two", "a1", "u", "c")],
+    ),
+    "label_remove": ("resource_label WHERE key = '30'", [("x", "v", "1"), ("y", "v", "1")]),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+async def test_what_is_changed_together_waits_for_no_row_that_nobody_names(
+    name: str, client: Any, postgres_url: str
+) -> None:
+    others, sets = NAMED[name]
+    assert has_set_form(name)
+    await client.execute(OTHERS)
+    holder = await asyncpg.connect(postgres_url)
+    try:
+        async with holder.transaction():
+            assert await holder.fetch(f"SELECT 1 FROM {others} FOR UPDATE")
+            await client.execute("SET lock_timeout = '5s'")
+            await run_many(client, name, sets)
+    finally:
+        await holder.close()

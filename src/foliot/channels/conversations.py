@@ -18,9 +18,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -191,7 +191,8 @@ class Conversations:
     async def _say_once(self, speaker: _Speaker, address: Address, key: MessageKey) -> Received:
         channel, incoming = speaker.channel, speaker.incoming
         session = await self._sessions.resolve(speaker.place, identity=speaker.identity)
-        texts = (Text(incoming.text),) if incoming.text.strip() else ()
+        said_texts = (incoming.text, *(_attached(each) for each in incoming.attachments))
+        texts = tuple(Text(text) for text in said_texts if text.strip())
         details = MessageDetails(
             Routing(
                 to=address.to,
@@ -299,6 +300,11 @@ def _listed(names: list[str], asked: str) -> tuple[str, ...]:
         return (f"There is no {asked!r}.",) if asked else ()
     more = (f"… and {len(names) - _SHOWN} more",) if len(names) > _SHOWN else ()
     return (*(f"- {name}" for name in names[:_SHOWN]), *more)
+
+
+def _attached(reference: Mapping[str, Any]) -> str:
+    """A line for the agent about something that was sent along: its content is elsewhere, if anywhere."""
+    return f"[attachment: {msgspec.json.encode(reference).decode()}]"
 
 
 def _command_of(text: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeAlias
 
 from msgspec import Struct
@@ -56,15 +56,31 @@ class Answer(Struct, frozen=True):
     media: tuple[Media, ...] = ()
 
 
+# What went wrong, for people outside: providers, tools and rules are named to those who may read the run.
+_OUTSIDE: Final[Mapping[str, str]] = {
+    "model_failed": "the model could not answer",
+    "budget_exceeded": "a limit was reached",
+    "denied": "a step was not allowed",
+    "unknown_effect": "it is not known whether a step has taken effect",
+}
+
+
+def _told_outside(failed: RunFailed | RunDeadLettered, run_id: str) -> str:
+    code = failed.code if isinstance(failed, RunFailed) else ""
+    if code == "refused":
+        return failed.message or failed.reason  # the model's own words
+    return f"{_OUTSIDE.get(code, 'something went wrong')}; whoever runs this agent finds out more by run {run_id}"
+
+
 def answer_of(state: State) -> Answer:
-    """Returns what people are sent when a turn has ended: its answer, what was written of it, and what went wrong."""
+    """Returns what people are sent when a turn has ended: its answer, what was written of it, and that it failed."""
     written = state.transcript[-1] if state.transcript and state.transcript[-1].role == "assistant" else None
     media = tuple(part for part in written.parts if isinstance(part, Media)) if written is not None else ()
     match state.ended:
         case RunSucceeded(output=output):
             return Answer(output if output.strip() or media else EMPTY, media)
         case RunFailed() | RunDeadLettered() as failed:
-            message = failed.message or failed.reason
+            message = _told_outside(failed, state.run_id)
             partial = written.text.strip() if written is not None and not written.calls else ""
             return Answer(f"{partial}\n\n[Agent error: {message}]" if partial else f"Agent error: {message}", media)
         case RunCancelled(reason=reason):
@@ -180,7 +196,7 @@ class Deliveries:
                 delivery.address,
                 answer.text,
                 answer.media,
-                delivery.run_id,
+                "" if delivery.text else delivery.run_id,  # a notice has a key there
                 delivery.receipt,
                 progress,
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +13,7 @@ from foliot.errors import InvalidInput
 from foliot.kernel.identity import Identity
 from foliot.kernel.inbox import line_of
 from foliot.kernel.messages import Media, Message, Number, Text
-from foliot.kernel.routing import read_details
+from foliot.kernel.routing import bounded_key, read_details
 from foliot.kernel.run.budget import narrow
 from foliot.kernel.run.events import RunRetried, RunSucceeded, Terminal
 from foliot.kernel.run.feedback import user_message
@@ -23,7 +23,7 @@ from foliot.sessions.base import TurnOptions, check_said
 from foliot.sessions.history import texts_of
 from foliot.store.journal.base import TransactionBody
 from foliot.store.sessions.base import NONE_DROPPED, ORDERED_BY, Dropped, Input, Session
-from foliot.store.sessions.database import end_turn
+from foliot.store.sessions.database import end_turn, tell_of_wait
 
 # A turn has half an hour, unless it or its agent says otherwise. Waiting for people does not count.
 MAX_SECONDS: Final = 1800.0
@@ -31,6 +31,15 @@ TIME_NOTICE: Final = (
     "I have reached the time limit of {} for one answer, and stopped here. What I have done so far is kept: "
     "tell me to continue, or to do something else."
 )
+# What people on channels are told when an answer has to wait for somebody: they see no list of approvals.
+WAITS: Final[Mapping[str, str]] = {
+    "approval": "An approval is needed before I can go on. I continue as soon as somebody has decided; "
+    "what you write meanwhile is answered after that.",
+    "unknown_effect": "I do not know whether a step has taken effect, and somebody has to find out before I go on. "
+    "What you write meanwhile is answered after that.",
+    "budget": "A limit on spending has been reached. I continue when there is room again; "
+    "what you write meanwhile is answered after that.",
+}
 LONGEST_TITLE: Final = 60
 # A title is cut at a space only if more than this is left of it.
 SHORTEST_CUT: Final = 20
@@ -173,13 +182,20 @@ class TurnSettlement:
         return None
 
     def settle(self, state: State) -> TransactionBody | None:
-        """Returns what the end of the turn does to its session; nothing while it only waits."""
+        """Returns what the end of the turn does to its session, and whom a turn that waits for somebody tells."""
         self._ended = state.ended is not None
         if not self._ended:
-            return None
+            return self._tell_of_wait(state)
         finished = isinstance(state.ended, RunSucceeded)
         texts = texts_of(state)
         return end_turn(self._session, state.run_id, state.taken, now=self._clock(), texts=texts, finished=finished)
+
+    def _tell_of_wait(self, state: State) -> TransactionBody | None:
+        waiting = state.waiting
+        if waiting is None or (words := WAITS.get(waiting.reason)) is None:
+            return None  # it goes on by itself
+        key = bounded_key(f"{state.run_id}:", f"{waiting.reason}:{':'.join(waiting.calls)}")
+        return tell_of_wait(self._session, state.run_id, key, words, now=self._clock())
 
     async def settled(self) -> None:
         """Has the next turn begin, if something waits."""

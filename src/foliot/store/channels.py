@@ -214,13 +214,24 @@ class Outbox:
 
 def deliver_answer(run_id: str, namespace: str, now: float) -> Tx[None]:
     """Stores a delivery for each target that an input which the run answered names; part of the end of a turn."""
+    for address in (yield from _answered(run_id, namespace)):
+        yield from run("outbox_answer", run_id=run_id, at=now, **_place(namespace, address))
+
+
+def deliver_notice(run_id: str, key: str, namespace: str, text: str, now: float) -> Tx[None]:
+    """Stores a text for whoever waits for the answer of a run, under a key of its own: each is told once."""
+    for address in (yield from _answered(run_id, namespace)):
+        yield from store_notice(key, namespace, address, text, now)
+
+
+def _answered(run_id: str, namespace: str) -> Tx[list[Address]]:
+    """Where the answer of a run goes: the targets that the inputs name which it answers, each once."""
     addresses: dict[str, Address] = {}
     for row in (yield from rows("inbox_details_of_run", run_id=run_id)):
         address = answer_address(read_details(msgspec.json.decode(row["details"])))
         if address is not None:
             addresses[address.target_in(namespace)] = address
-    for _, address in sorted(addresses.items()):
-        yield from run("outbox_answer", run_id=run_id, at=now, **_place(namespace, address))
+    return [address for _, address in sorted(addresses.items())]
 
 
 def store_notice(key: str, namespace: str, address: Address, text: str, now: float) -> Tx[bool]:

@@ -16,6 +16,7 @@ ON CONFLICT (run_id, target) DO UPDATE SET state = 'pending', due_at = excluded.
  WHERE outbox.state = 'draft';
 
 -- name: outbox_notice
+-- locks: -
 -- Something that is no answer of a run, under a key of its own: it is stored once.
 INSERT INTO outbox (run_id, target, namespace, channel, address, text, state, attempts, due_at, receipt, error,
                     created_at, ended_at)

@@ -31,7 +31,7 @@ from foliot.kernel.run.codec import encode, type_of
 from foliot.kernel.run.events import CancelRequested, Event, InputReceived
 from foliot.kernel.run.feedback import user_message
 from foliot.store.base import Database
-from foliot.store.channels import deliver_answer
+from foliot.store.channels import deliver_answer, deliver_notice
 from foliot.store.journal.base import LockingBody, Signal, TransactionBody
 from foliot.store.journal.database import add_signal
 from foliot.store.sessions.base import (
@@ -379,6 +379,17 @@ def end_turn(
             )
 
     return LockingBody(locks, then)
+
+
+def tell_of_wait(session_id: str, run_id: str, key: str, text: str, *, now: float) -> TransactionBody:
+    """Returns what is stored when a turn has to wait for somebody: a notice for whoever is to get its answer."""
+
+    def body() -> Tx[None]:
+        there = yield from one("session_get", id=session_id)
+        if there is not None:
+            yield from deliver_notice(run_id, key, there["namespace"], text, now)
+
+    return body
 
 
 def _answered_before(head: str | None, run_id: str) -> Tx[bool]:
