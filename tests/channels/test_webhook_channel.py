@@ -15,8 +15,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from foliot import Runtime
+from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.channels.webhook import LARGEST_BODY, SCHEME
+from foliot.kernel.messages import Text
 from foliot.server.app import create_app
 from foliot.server.auth.authentication import TokenAuth
 from foliot.work.triggers.signatures import lowered, sign, verify
@@ -184,6 +185,48 @@ async def test_too_many_attachments_are_refused_in_words(desk: Desk, receiver: R
     many = [{"type": "file", "ref": str(number)} for number in range(21)]
     answer = await desk.post({"user": "zoe", "text": "Hello", "attachments": many})
     assert "at most 20 attachments" in answer.json()["reply"]
+
+
+async def test_an_agent_reads_what_was_attached_as_a_line_of_the_message(desk: Desk, receiver: Receiver) -> None:
+    await desk.post({"user": "zoe", "text": "Look", "attachments": [{"url": "http://127.0.0.1:1/x.png", "n": 1}]})
+    ((_, posted),) = await receiver.answers(1)
+    _, state = await desk.runtime.inside.runs.load(posted["run"])
+    assert [part.text for part in state.transcript[0].parts if isinstance(part, Text)] == [
+        "Look",
+        '[attachment: {"url":"http://127.0.0.1:1/x.png","n":1}]',
+    ]
+
+
+async def test_the_answer_to_a_command_is_of_no_run(desk: Desk, receiver: Receiver) -> None:
+    answer = await desk.post({"user": "zoe", "text": "/whoami"})
+    ((_, posted),) = await receiver.answers(1)
+    assert answer.json()["reply"] == posted["text"]
+    assert posted["run"] == ""
+
+
+async def test_people_are_told_once_that_an_answer_waits_for_an_approval(desk: Desk, receiver: Receiver) -> None:
+    @tool(effect="idempotent")
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    runtime = desk.runtime
+    rules = [{"operation_class": "*", "verdict": "approval_required"}]
+    await declare(runtime, "ToolPermission", "asked", {"tool_ref": "pay", "operation_rules": rules})
+    runtime.inside.know(
+        Agent("helper", model=ScriptedModel([{"call": "pay"}, {"say": "It is paid."}, {"say": "Yes."}]), tools=[pay])
+    )
+
+    assert (await desk.post({"user": "zoe", "text": "Pay it."})).status_code == 202
+    ((_, told),) = await receiver.answers(1)
+    assert told["text"].startswith("An approval is needed before I can go on.")
+    assert told["run"] == ""
+    assert (await desk.post({"user": "zoe", "text": "And?"}, id="m2")).json()["outcome"] == "queued"
+
+    (request,) = await runtime.approvals.list()
+    await runtime.approvals.approve(request["metadata"]["name"])
+    texts = [posted["text"] for _, posted in await receiver.answers(3)]
+    assert texts[1] == "It is paid."
 
 
 async def test_an_answer_that_was_not_taken_is_posted_again_under_its_key(desk: Desk, receiver: Receiver) -> None:
