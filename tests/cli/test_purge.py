@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -49,6 +52,18 @@ def test_the_audit_log_says_who_forgot_how_much(foliot, parrot) -> None:
     (record,) = json.loads(foliot("audit", "list", "-A", "--outcome", "purged", "-o", "json").out)
     assert (record["resource"]["runs"], record["resource"]["changes"]) == (1, 1)
     assert record["decision"]["by"]
+
+
+@pytest.mark.parametrize(("typed", "code"), [("n\n", 130), ("y\n", 0)])
+def test_on_a_terminal_it_asks_before_it_forgets_what_ended_within_a_day(foliot, home, parrot, typed, code) -> None:
+    master, slave = os.openpty()
+    os.write(master, typed.encode())
+    command = [sys.executable, "-m", "foliot.cli", "--home", str(home), "purge", "--older-than", "0s"]
+    done = subprocess.run(command, stdin=slave, capture_output=True, timeout=110, check=False)
+    os.close(master)
+    os.close(slave)
+    assert (done.returncode, b"that ended more than 0s ago?" in done.stderr) == (code, True)
+    assert (foliot("trace", "run-1").code == 0) == (code != 0)
 
 
 def test_an_age_that_is_none_is_refused(foliot) -> None:

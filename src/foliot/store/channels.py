@@ -225,7 +225,7 @@ def deliver_notice(run_id: str, key: str, namespace: str, text: str, now: float)
 
 
 def _answered(run_id: str, namespace: str) -> Tx[list[Address]]:
-    """Where the answer of a run goes: the targets that the inputs name which it answers, each once."""
+    """Returns the targets of the answer of a run, each once: those that the inputs name which it answers."""
     addresses: dict[str, Address] = {}
     for row in (yield from rows("inbox_details_of_run", run_id=run_id)):
         address = answer_address(read_details(msgspec.json.decode(row["details"])))

@@ -125,6 +125,7 @@ class Talk:
             meant = read_typed(text)
             if meant is None:
                 return True
+            self._stopped = False  # what begins from here on was asked for
             if isinstance(meant, Command):
                 return await self._command(meant)
             if asked is not None and meant.mode is None:
@@ -138,7 +139,6 @@ class Talk:
 
     async def _say(self, meant: Say) -> None:
         # The turn that it begins may be heard of before its number is known here: `_follow` waits for that.
-        self._stopped = False
         async with self._speaking:
             said = await self._client.sessions.say(self.session.id, meant.text, mode=meant.mode or "steer", place=PLACE)
             self._view.shown.add(said.seq)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
@@ -183,6 +184,8 @@ def _key_place(settings: Settings) -> str:
 
 # `foliot purge`: forget what is over now, instead of when its time has come.
 
+_RECENT: Final = 86_400.0
+
 
 @click.command()
 @click.option("--older-than", default="30d", show_default=True, metavar="AGE", help="Forget what ended before.")
@@ -195,7 +198,8 @@ def _key_place(settings: Settings) -> str:
     help="Keep the newest N changes of resources, for watches that resume.",
 )
 @click.option("--compact", is_flag=True, help="Write the store file anew without free space. Others wait meanwhile.")
-def purge(older_than: str, keep_changes: int, compact: bool) -> int:
+@click.option("--yes", is_flag=True, help="Do not ask before what ended within a day is forgotten.")
+def purge(older_than: str, keep_changes: int, compact: bool, yes: bool) -> int:
     """Forget tasks and runs that ended long ago, with their journals, sessions that were archived long ago, and old
     changes of resources.
 
@@ -203,11 +207,16 @@ def purge(older_than: str, keep_changes: int, compact: bool) -> int:
     or are under way always stay, and so do sessions that are not archived, with all their runs, and the resources
     themselves. Content that several runs share stays until the last of them is forgotten.
 
-    It is done in all namespaces, and the audit log says who did it.
+    It is done in all namespaces, and the audit log says who did it (`foliot audit list -A --outcome purged`). On a
+    terminal it asks before it forgets what ended within a day.
     """
     if current().namespace is not None:
         raise UsageError("a purge is of all namespaces: it cannot be done in one", hint="leave out --namespace")
-    return run(_purge(_seconds(older_than), keep_changes, compact))
+    age = _seconds(older_than)
+    if age < _RECENT and not yes and sys.stdin.isatty():
+        where = mask_password(current().store_settings().store)
+        confirm(f"Forget all tasks and runs of {where} that ended more than {older_than} ago?")
+    return run(_purge(age, keep_changes, compact))
 
 
 def _seconds(age: str) -> float:

@@ -75,14 +75,15 @@ def _row(each: ChannelDelivery) -> tuple[str, ...]:
 
 @channels.command()
 @_name
-@click.argument("number", type=click.IntRange(min=1))
-def retry(name: str, number: int) -> int:
-    """Deliver an answer that was given up once more. Whoever keeps the channels does it next."""
-    return run(_retry(name, number))
+@click.argument("numbers", type=click.IntRange(min=1), nargs=-1, required=True, metavar="NUMBER...")
+def retry(name: str, numbers: tuple[int, ...]) -> int:
+    """Deliver answers that were given up once more. Whoever keeps the channels does it next."""
+    return run(_retry(name, numbers))
 
 
-async def _retry(name: str, number: int) -> int:
+async def _retry(name: str, numbers: tuple[int, ...]) -> int:
     async with connected() as client:
-        await client.channels.retry(name, number, namespace=namespace())
-    out(f"delivery {number} of channel/{name} is due again")
+        for number in numbers:
+            await client.channels.retry(name, number, namespace=namespace())
+            out(f"delivery {number} of channel/{name} is due again")
     return 0

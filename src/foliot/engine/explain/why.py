@@ -177,7 +177,8 @@ _ADVICE: Final[Mapping[str, str]] = {
     "auth": "the provider does not accept the key: look at the secret that the ModelEndpoint names",
     "request": "the provider refuses the request itself: asking again would not help",
     "rate_limit": "the provider limits how often it is asked: give the endpoint a `rate_limit`, or add fallbacks",
-    "overloaded": "the provider was overloaded all the time: a fallback endpoint would have been asked",
+    "overloaded": "the provider was overloaded, or could not be reached, all the time: check its address; "
+    "a fallback endpoint would have been asked",
     "timeout": "the provider did not answer in time: see `timeouts` of the ModelEndpoint",
     "context_overflow": "the conversation is longer than the model can read",
     "request_too_large": "the request is larger than the provider takes",
