@@ -181,3 +181,19 @@ def test_get_shows_which_run_an_approval_is_for(foliot, waiting) -> None:
     headings, row = (line.split() for line in said.out.splitlines()[:2])
     assert headings[:3] == ["NAME", "RUN", "TASK"]
     assert row[:3] == [waiting, "r1", "-"]
+
+
+def test_after_an_approval_what_waited_in_the_session_is_answered_too(foliot, folder) -> None:
+    script = '    - {say: "Paid: {last_result}."}\n'
+    (folder / "desk.yaml").write_text(MANIFEST.replace(script, script + "    - {say: And that was all.}\n"))
+    assert foliot("apply", "-f", "desk.yaml").code == 0
+    session = foliot("sessions", "rotate", "desk").out.strip()
+    assert foliot("sessions", "say", session, "pay").code == 8
+    said = foliot("sessions", "say", session, "Anything else?", "--mode", "followup", "--no-wait")
+    assert said.code == 0, said.err
+    (name,) = foliot("approvals", "list", "-o", "name").out.split()
+
+    said = foliot("approvals", "approve", name, "--as", "ann")
+
+    assert (said.code, "What waited in the session is answered now" in said.err) == (0, True), said.err
+    assert "And that was all." in foliot("sessions", "history", session).out

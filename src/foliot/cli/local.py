@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -65,7 +65,8 @@ class _Drive:
 class WatchedRuns(LocalRuns):
     """Runs that are started or resumed here. `watch` yields all of them, and raises what stops driving them.
 
-    `ServedRuns` has the same verbs: `outcome`, `attend`, `is_taken_up` and `outermost` besides those of `RunGroup`.
+    `ServedRuns` has the same verbs: `outcome`, `attend`, `follow_turns`, `is_taken_up` and `outermost` besides those of
+    `RunGroup`.
     """
 
     drives_here: ClassVar = True
@@ -104,6 +105,16 @@ class WatchedRuns(LocalRuns):
             check=False,
         )
         return await self.drive(new_id, work)
+
+    async def follow_turns(self, tell: Callable[[], None]) -> None:
+        """Stays with the turns that begin here because the one before them has ended; `tell` is called if one does."""
+        inside = self._inside
+        await inside.sessions.keeper.looked()
+        if inside.background.are_at_work:
+            tell()
+        while inside.background.are_at_work:
+            await inside.background.rest()
+            await inside.sessions.keeper.looked()
 
     async def resume(self, run_id: str) -> RunInfo:
         """Resumes a run. Raises `Held` when another process drives it, and what keeps it from going on here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from foliot.client.http import Http
@@ -31,6 +32,9 @@ class ServedRuns(RemoteRuns):
 
     async def attend(self, run_id: str) -> None:
         """Does nothing: the server resumes a run that waits for people or a budget as soon as it may go on."""
+
+    async def follow_turns(self, tell: Callable[[], None]) -> None:
+        """Does nothing: the server drives the turns of sessions."""
 
     async def is_taken_up(self, run_id: str, *, attended_by: str | None = None) -> bool:
         """Returns True: the server resumes every run that got a decision or an answer."""

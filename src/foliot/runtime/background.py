@@ -42,6 +42,16 @@ class BackgroundRuns:
         task.add_done_callback(self._done)
         return task
 
+    @property
+    def are_at_work(self) -> bool:
+        """Whether one of them is driven now."""
+        return bool(self._tasks)
+
+    async def rest(self) -> None:
+        """Wait until none of them is driven: each has ended, or waits for somebody."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
     async def close(self, *, within: float = 0.0) -> None:
         """Release all of them that do not end in time: each is left for whoever takes it up."""
         if self._tasks and within:

@@ -78,6 +78,11 @@ class TurnKeeper:
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)
 
+    async def looked(self) -> None:
+        """Waits until every look that is under way has begun the turn that was due, if one was."""
+        while self._looking:
+            await asyncio.wait(set(self._looking))
+
     async def begin_next(self, id: str, *, told: bool = False) -> str:
         """Begins the next turn of a session, if none is at work and something is due; returns what keeps it from it.
 

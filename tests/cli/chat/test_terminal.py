@@ -266,6 +266,7 @@ def test_a_message_of_several_lines_is_answered_and_the_session_stays(place: Pla
     terminal.enter("world")
     terminal.wait_for("You said: hello")
     terminal.wait_for("│ world")
+    terminal.wait_for_end()  # who leaves before leaves the turn to the next one who looks
     terminal.type("\x04")
     assert terminal.end() == 0, terminal.drawn
 

@@ -204,8 +204,13 @@ async def stay(client: Client, opening: Opening, begin: Begin, look: WatchOption
 
 
 async def resumed(client: Client, run_id: str, look: WatchOptions) -> int:
-    """Resumes a run and watches it; returns the exit code of the command."""
-    return await stay(client, await going_on(client, run_id), lambda: client.runs.resume(run_id), look)
+    """Resumes a run and watches it; returns the exit code of the command.
+
+    After a turn of a session, what waited there is answered before this process leaves.
+    """
+    code = await stay(client, await going_on(client, run_id), lambda: client.runs.resume(run_id), look)
+    await client.runs.follow_turns(lambda: out("What waited in the session is answered now …", err=True))
+    return code
 
 
 async def resumed_after_decision(
