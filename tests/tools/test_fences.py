@@ -106,8 +106,10 @@ async def test_a_call_that_is_closed_in_its_cleanup_breaks_nothing_and_the_clean
 
     assert bounded.forced
     (session,) = slow.sessions
+    assert not await fences.cleaned_up(0.0)
     session.may_close.set()
-    await asyncio.wait_for(session.closed.wait(), 60)
+    assert await fences.cleaned_up(60.0)
+    assert session.closed.is_set()
     await asyncio.sleep(0)
     gc.collect()
     assert session.closes == 1

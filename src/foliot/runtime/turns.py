@@ -101,6 +101,13 @@ class SessionTurns:
                     await inside.background.resume(info, stay=True)
             await next_change()
             next_change = inside.next_change()
+        # A call that was told to end is not waited for long, and the fence around it is closed behind it. What the
+        # kernel has to end may be much, on a busy machine.
+        if not await inside.fences.cleaned_up(LONGEST_END):
+            raise Unavailable(
+                f"run {run_id} has ended, and programs that it started are still being ended",
+                hint="they end by themselves; ask again",
+            )
 
     def agent_object(self, place: Place) -> AgentObject | None:
         """Returns the rules of an agent that is an object of this process; see `TurnRuns`."""

@@ -305,6 +305,13 @@ class Fences:
         task.add_done_callback(self._finished)
         return task
 
+    async def cleaned_up(self, within: float) -> bool:
+        """Waits until fences that are being closed are: none of their programs is left. False if it takes longer."""
+        if not self._cleanups:
+            return True
+        _, open_still = await asyncio.wait(set(self._cleanups), timeout=within)
+        return not open_still
+
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._cleanups.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
