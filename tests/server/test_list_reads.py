@@ -17,7 +17,9 @@ from foliot.server.context import ServedResources
 from foliot.server.errors import ClientGone
 from foliot.server.list_reads import AT_ONCE, WHEN_GONE, ListReads
 from foliot.server.tasks.list import Wanted, list_tasks
+from foliot.store.audit.log import SqlAuditLog
 from foliot.store.base import Filter
+from foliot.store.journal.database import SqlJournal
 from foliot.store.resources.selectors import matches, parse_fields
 from foliot.work.tasks.list import TaskList
 from tests.work.test_lists import added, task
@@ -33,6 +35,8 @@ LISTS = (
     "/v1/tasks",
     "/v1/agents?labelSelector=zzz",
     "/v1/resources?fieldSelector=spec.priority%3Dhigh",
+    "/v1/runs",
+    "/v1/audit?outcome=zzz",
 )
 
 
@@ -46,12 +50,30 @@ async def test_every_list_has_one_deadline(
 ) -> None:
     monkeypatch.setattr(TaskList, "list", never)
     monkeypatch.setattr(ServedResources, "list", never)
+    monkeypatch.setattr(SqlJournal, "list", never)
+    monkeypatch.setattr(SqlAuditLog, "find", never)
     app.state.services.list_reads = ListReads(0.0)
 
     answer = await http.get(path)
 
     assert (answer.status_code, answer.json()["code"]) == (503, "read_too_long")
     assert "narrow the filter" in answer.json()["hint"]
+
+
+@pytest.mark.parametrize(("path", "searched"), [("/v1/audit?outcome=zzz", True), ("/v1/audit?tool=pay", False)])
+async def test_what_no_index_answers_waits_for_its_turn(
+    path: str, searched: bool, app: Starlette, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    bounds = app.state.services.list_reads.within_bounds
+
+    def noted(*given: Any, searched: bool) -> Any:
+        asked.append(searched)
+        return bounds(*given, searched=searched)
+
+    monkeypatch.setattr(app.state.services.list_reads, "within_bounds", noted)
+    assert (await http.get(path)).status_code == 200
+    assert asked == [searched]
 
 
 async def test_a_caller_has_few_at_once_and_waits_for_nobody_else() -> None:

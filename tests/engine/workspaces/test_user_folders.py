@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
+from foliot.engine.workspaces import folders, workspaces
 from foliot.engine.workspaces.folders import DELETED, UserFolders
 from foliot.engine.workspaces.trees import EMPTY, WorkspaceTree
 from foliot.engine.workspaces.workspaces import RunWorkspaces
@@ -474,3 +475,9 @@ async def test_a_folder_that_is_deleted_in_a_call_is_empty_and_one_in_a_read_onl
     assert (data_of(played).now, data_of(played).files) == (EMPTY, 0)
     seen = await played.seen()
     assert "data/kept" not in seen
+
+
+def test_a_folder_may_hold_what_a_call_may_leave() -> None:
+    """Otherwise a call succeeds, and what it left is refused when nobody hears of it any more."""
+    assert folders.QUOTA >= workspaces.QUOTA
+    assert folders.MOST_FILES >= workspaces.MOST_FILES

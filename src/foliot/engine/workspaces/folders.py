@@ -44,9 +44,10 @@ from foliot.store.journal.base import Journal, LockingBody
 from foliot.tools.workspaces import WORKSPACE_RULES
 
 FOLDER: Final = "data"
-# What a folder may have when its agent does not declare a quota.
-QUOTA: Final = 256 * 1024 * 1024
-MOST_FILES: Final = 10_000
+# What a folder may have when its agent does not declare a quota: as much as the workspace of a run, of which it is a
+# part. So a call that leaves too much fails, and nothing that a call was told is kept is refused at the end of the run.
+QUOTA: Final = 1024**3
+MOST_FILES: Final = 100_000
 # In bytes of UTF-8, as file systems allow it.
 LONGEST_NAME: Final = 255
 LONGEST_SUFFIX: Final = 16

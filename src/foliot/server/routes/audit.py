@@ -43,14 +43,17 @@ class Anchor(msgspec.Struct, frozen=True):
 
 @router.get("/v1/audit")
 async def list_records(
-    services: Services, caller: Caller, wanted: Wanted, limit: Limit = 50, before: Before = None
+    request: Request, services: Services, caller: Caller, wanted: Wanted, limit: Limit = 50, before: Before = None
 ) -> Response:
     """Records, newest first. `continue` is `before` of the next page; it is missing on the last one."""
     found: list[AuditRecord] = []
-    for where in _spaces(caller, wanted.namespace):
-        found += await _operations(services).audit.list(
-            replace(wanted, namespace=where), limit=limit + 1, before=before
-        )
+    # Records of an outcome or a moment are looked for among all that the other filters leave.
+    searched = wanted != AuditFilter(namespace=wanted.namespace, run_id=wanted.run_id, tool=wanted.tool)
+    async with services.list_reads.within_bounds(caller, request.scope, searched=searched):
+        for where in _spaces(caller, wanted.namespace):
+            found += await _operations(services).audit.list(
+                replace(wanted, namespace=where), limit=limit + 1, before=before
+            )
     found.sort(key=lambda record: -record.seq)
     answer: dict[str, Any] = {"records": found[:limit]}
     if len(found) > limit:
