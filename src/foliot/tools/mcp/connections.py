@@ -41,6 +41,7 @@ from foliot.tools.base import (
     ToolError,
     ToolIsolationMissing,
     ToolRateLimited,
+    ToolTimeout,
     ToolUnreachable,
 )
 from foliot.tools.fences import FenceRequest, Fences, Narrowed, image_granted
@@ -298,6 +299,11 @@ class McpConnections:
                 return await request(session, exchange)
             except asyncio.CancelledError:
                 self._suspect(session)  # mostly a call whose time was over
+                task = asyncio.current_task()
+                if task is not None and not task.cancelling():
+                    # Nobody cancelled the call: its bound in the SDK has passed, and lost its way out of a scope there.
+                    words = f"{server} did not answer the call of {what!r} in time"
+                    raise ToolTimeout(words, mcp_server=server.name, mcp_tool=what) from None
                 raise
             except Exception as error:
                 if _is_timeout(error):
