@@ -29,6 +29,7 @@ from foliot.store.folders import FolderKey, FolderMoved, SqlFolders
 from foliot.store.journal.base import LockingBody
 from foliot.store.ledger.budgets import Amount, BudgetAccount, Ceiling, PaidAct
 from foliot.store.ledger.tool_limits import LeaseRequest, ToolRate
+from foliot.store.portions import forget_old
 from foliot.store.queue import claims, queue, workers
 from foliot.store.queue import limits as bounds
 from foliot.store.sessions.assets import Asset, SqlAssets
@@ -671,8 +672,8 @@ async def _forget_webhook(t: Tools) -> Any:
 
 @act("webhook.prune")
 async def _prune_webhooks(t: Tools) -> Any:
-    for query in ("event_forget_old", "endpoint_forget_old"):
-        await t.db.write(run, query, now=NOW + 3600)
+    await forget_old(t.db, "event_forget_old", now=NOW + 3600)
+    await t.db.write(run, "endpoint_forget_old", now=NOW + 3600)
 
 
 # --- channels ------------------------------------------------------------------------------------------------------

@@ -136,8 +136,10 @@ def written_in(file: Path) -> Iterator[str]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "write":
             holder = node.func.value
             held = holder.attr if isinstance(holder, ast.Attribute) else getattr(holder, "id", "")
-            if held.lstrip("_") in ("db", "database") and node.args:
+            if held.lstrip("_") in ("db", "database") and node.args and above != ("forget_old",):
                 yield body_name(module, node, above)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "forget_old":
+            yield f"run({ast.literal_eval(node.args[1])})"
         for child in ast.iter_child_nodes(node):
             yield from look(child, above)
 

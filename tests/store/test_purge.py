@@ -219,3 +219,23 @@ async def test_a_portion_that_keeps_nobody_waiting_may_take_longer():
     now += TAKES_AT_MOST
     await sizes.end(0)
     assert sizes.size > portions.FIRST
+
+
+async def test_what_is_old_is_forgotten_in_portions_and_what_is_young_stays(
+    db: SqliteDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Many that are as old as one another go together: else a portion that is smaller would never end."""
+    connection = apsw.Connection(str(tmp_path / "foliot.db"))
+    connection.execute(
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000) "
+        "INSERT INTO login_attempt (subject, busy_until) SELECT 's' || i, CASE WHEN i <= 300 THEN 1 ELSE i END FROM n"
+    )
+    monkeypatch.setattr(portions, "MOST", portions.FIRST)
+    asked = statements_of(db, monkeypatch)
+
+    gone = await portions.forget_old(db, "attempt_prune", now=1000.0)
+
+    assert gone == 1000
+    assert asked["attempt_prune"] == 1 + 700 // portions.FIRST + 1
+    assert connection.execute("SELECT COUNT(*), MIN(busy_until) FROM login_attempt").fetchall() == [(1000, 1001.0)]
+    connection.close()

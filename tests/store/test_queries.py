@@ -97,3 +97,25 @@ def test_what_is_among_many_is_an_array_for_postgresql_and_what_is_not_is_left_a
         " AND name NOT IN (SELECT value FROM json_array_elements_text(CAST($2 AS json)) AS wanted(value))"
     )
     assert names == ("keys", "names")
+
+
+def test_a_page_for_each_row_is_an_array_for_postgresql() -> None:
+    text, _ = queries.for_postgres(
+        "SELECT t.key FROM json_each(:phases) AS wanted CROSS JOIN t WHERE t.key IN (SELECT n.key FROM t AS n"
+        " WHERE n.phase = wanted.value AND n.kind IN ('a', 'b') ORDER BY n.key LIMIT :count) LIMIT :count"
+    )
+    assert "t.key = ANY (ARRAY(SELECT n.key FROM t AS n WHERE n.phase = wanted.value" in text
+    assert text.endswith("ORDER BY n.key LIMIT $2)) LIMIT $2")
+    for name in queries.load():
+        assert " IN (SELECT" not in queries.load_for_postgres(name)[0] or "LIMIT $" not in _inner(name), name
+
+
+def _inner(name: str) -> str:
+    """Returns what stands behind the last `IN (SELECT` of a query for PostgreSQL, up to its parenthesis."""
+    text = queries.load_for_postgres(name)[0]
+    inner, depth = text[text.rindex(" IN (SELECT") + 5 :], 1
+    for place, letter in enumerate(inner):
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if depth == 0:
+            return inner[:place]
+    return inner

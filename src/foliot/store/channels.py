@@ -16,6 +16,7 @@ from foliot.common.process import is_gone
 from foliot.errors import NotFound
 from foliot.kernel.routing import Address, answer_address, read_details
 from foliot.store.base import Database
+from foliot.store.portions import forget_old
 from foliot.store.transaction import Row, Tx, one, rows, run
 
 DeliveryState: TypeAlias = Literal["draft", "pending", "sent", "failed"]
@@ -209,7 +210,7 @@ class Outbox:
 
     async def prune(self, *, before: float) -> int:
         """Forgets deliveries that are over, and were made before this time."""
-        return await self._db.write(run, "outbox_prune", before=before)
+        return await forget_old(self._db, "outbox_prune", before=before)
 
 
 def deliver_answer(run_id: str, namespace: str, now: float) -> Tx[None]:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from foliot.store.base import Database
+from foliot.store.transaction import run
 
 # The longest that one portion should take, in seconds: a small part of any lease. Where one writes at a time all others
 # wait meanwhile; where only the rows are locked that are forgotten, nobody does, and small portions would cost more.
@@ -17,6 +20,8 @@ TAKES_AT_MOST_BESIDE_OTHERS: Final = 1.0
 FIRST: Final = 100
 LEAST: Final = 50
 MOST: Final = 2000
+# So many old rows are forgotten by a transaction that adds one: more than come, and too few to keep anybody waiting.
+FORGOTTEN_AT_ONCE: Final = 20
 # After so many, what was freed is given back. To cut a free page off a file, SQLite looks for it among all free pages:
 # each costs more where there are many (200 µs for what one of 100,000 tasks had, instead of 50).
 PAUSE_AFTER: Final = 4000
@@ -61,3 +66,15 @@ class Portions:
             await self._pause()
         fitting = self.size * self._takes_at_most / 2 / took if took > 0 else MOST
         self.size = int(max(LEAST, min(fitting, 2 * self.size, MOST)))
+
+
+async def forget_old(database: Database, query: str, **params: Any) -> int:
+    """Runs a query that deletes at most about `:count` rows until there are no more; how many rows it deleted."""
+    gone, portions = 0, Portions()
+    while True:
+        portions.begin()
+        done = await database.write(run, query, count=portions.size, **params)
+        gone += done
+        if done < portions.size:
+            return gone
+        await portions.end(done)

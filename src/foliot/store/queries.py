@@ -1,10 +1,11 @@
 """The queries by name, and their translation for PostgreSQL.
 
 Every query is written once, in queries/*.sql, under a line `-- name: <name>`, and is valid SQLite as it stands. For
-PostgreSQL three things are rewritten:
+PostgreSQL four things are rewritten:
 
     :name                         -> $1, $2 … (one number for each name, in order of first use)
     json_each(:names) AS wanted   -> a set of texts with one column `value`, from a JSON array of strings
+    IN (SELECT … LIMIT :count)    -> = ANY (ARRAY(SELECT … LIMIT :count)): a page for each row of what stands before it
     /*for_update*/ and the like   -> FOR UPDATE … (SQLite has one writer and needs none)
 
 What the two databases do not share (jsonb, arrays, casts with `::`, SELECT *) stays out of the texts; a parameter whose
@@ -57,6 +58,7 @@ _EACH = re.compile(r"json_each\((:[a-z_]+)\) AS ([a-z_]+)")
 _AMONG = re.compile(
     r"(?<!NOT )IN \((SELECT (?:CAST\(wanted\.value AS BIGINT\)|value) FROM json_each\(:[a-z_]+\) AS wanted)\)"
 )
+_PAGE = re.compile(r"(?<!NOT )IN \((SELECT\b(?:(?!\bIN \(SELECT\b).)*? LIMIT :count)\)", re.DOTALL)
 _MARKERS = {
     "/*for_update*/": "FOR UPDATE",
     "/*for_share*/": "FOR SHARE",
@@ -98,7 +100,7 @@ def for_postgres(text: str) -> tuple[str, tuple[str, ...]]:
     """The same query for PostgreSQL, and the parameter names in the order of their numbers."""
     for marker, clause in _MARKERS.items():
         text = text.replace(marker, clause)
-    text = _AMONG.sub(r"= ANY (ARRAY(\1))", text)
+    text = _PAGE.sub(r"= ANY (ARRAY(\1))", _AMONG.sub(r"= ANY (ARRAY(\1))", text))
     text = _EACH.sub(r"json_array_elements_text(CAST(\1 AS json)) AS \2(value)", text)
     names: list[str] = []
 

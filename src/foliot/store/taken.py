@@ -14,6 +14,7 @@ from foliot.errors import Conflict
 from foliot.kernel.routing import Address
 from foliot.store.base import Database
 from foliot.store.channels import store_notice
+from foliot.store.portions import forget_old
 from foliot.store.transaction import Row, Tx, one, run
 
 
@@ -72,7 +73,7 @@ class TakenMessages:
 
     async def prune(self, *, before: float) -> int:
         """Forgets messages that were taken before this time."""
-        return await self._db.write(run, "taken_prune", before=before)
+        return await forget_old(self._db, "taken_prune", before=before)
 
 
 def take_message(key: MessageKey, target: str, now: float) -> Tx[Taken | None]:

@@ -15,6 +15,7 @@ from msgspec import Struct
 from foliot.errors import Denied
 from foliot.store.access.users import Grants, UserAccount, decoded, digest_of, encoded
 from foliot.store.base import Database
+from foliot.store.portions import FORGOTTEN_AT_ONCE, forget_old
 from foliot.store.transaction import Row, Tx, one, rows, run
 
 NOBODY: Final = ""
@@ -90,7 +91,7 @@ class SqlLoginSessions:
 
     async def prune(self, *, now: float) -> int:
         """Forget those that are over; the number of them."""
-        return await self._db.write(run, "login_session_prune", now=now)
+        return await forget_old(self._db, "login_session_prune", now=now)
 
 
 def _new(user_id: str, name: str, grants: Grants, lifetime: Lifetime, now: float) -> tuple[LoginSession, str]:
@@ -177,7 +178,7 @@ class SqlLoginAttempts:
 
     async def prune(self, *, now: float) -> int:
         """Forget subjects that need not wait; the number of them."""
-        return await self._db.write(run, "attempt_prune", now=now)
+        return await forget_old(self._db, "attempt_prune", now=now)
 
 
 # --- login flows -----------------------------------------------------------------------------------------------------
@@ -197,7 +198,7 @@ class SqlLoginFlows:
         """Expect the browser that holds `browser` back with `state`. Forgets who did not come back in time."""
 
         def body() -> Tx[None]:
-            yield from run("flow_prune", now=now)
+            yield from run("flow_prune", now=now, count=FORGOTTEN_AT_ONCE)
             yield from run(
                 "flow_add",
                 state=digest_of(state),

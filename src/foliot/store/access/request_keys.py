@@ -20,6 +20,7 @@ from foliot.common.cancellation import stop_tasks
 from foliot.errors import Conflict, FoliotError
 from foliot.store.access.users import digest_of
 from foliot.store.base import Database
+from foliot.store.portions import FORGOTTEN_AT_ONCE
 from foliot.store.transaction import Row, Tx, one, run
 
 Headers: TypeAlias = list[tuple[str, str]]
@@ -74,7 +75,7 @@ class SqlRequestKeys:
         id, claim = digest_of(f"{who}\0{key}"), secrets.token_hex(8)
 
         def body() -> Tx[Found]:
-            yield from run("request_key_prune", now=now)
+            yield from run("request_key_prune", now=now, count=FORGOTTEN_AT_ONCE)
             times = {"held_until": now + HELD, "forget_at": now + KEPT}
             row: Row | None = None
             while row is None:  # whoever had it may give it up before it is locked

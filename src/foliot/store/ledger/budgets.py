@@ -23,6 +23,7 @@ import msgspec
 
 from foliot.errors import Unavailable
 from foliot.store.base import Database
+from foliot.store.portions import forget_old
 from foliot.store.transaction import Row, Tx, many, one, rows, run
 
 HOLD_SECONDS: Final = 60.0
@@ -185,7 +186,10 @@ class SqlBudgetLedger:
 
     async def sweep(self, *, now: float) -> int:
         """Give back what outlived its process, and forget what was settled long ago."""
-        return await self._db.write(_sweep, now)
+        ended = await self._db.write(_sweep, now)
+        for state in ("settled", "released"):
+            await forget_old(self._db, "budget_hold_forget", state=state, before=now - REMEMBER_SECONDS)
+        return ended
 
     async def holders(self) -> list[str]:
         return [row["holder"] for row in await self._db.read("budget_holders")]
@@ -321,9 +325,7 @@ def _give_back(holders: tuple[str, ...], now: float) -> Tx[int]:
 
 def _sweep(now: float) -> Tx[int]:
     over = yield from rows("budget_hold_over", now=now, count=SWEPT_AT_ONCE)
-    ended = yield from _undo(over, now, end="budget_hold_lapse")
-    yield from run("budget_hold_forget", before=now - REMEMBER_SECONDS)
-    return ended
+    return (yield from _undo(over, now, end="budget_hold_lapse"))
 
 
 def _undo(holds: Sequence[Row], now: float, also: Sequence[str] = (), end: str = "budget_hold_end") -> Tx[int]:

@@ -56,12 +56,12 @@ SELECT seq, data, hash
 -- reads: many
 SELECT seq, data, hash
   FROM audit
- WHERE namespace = :namespace AND tool = :tool AND -seq > -CAST(:before AS BIGINT) AND at >= :since AND at < :until
+ WHERE namespace = :namespace AND tool = :tool AND 0 - seq > 0 - CAST(:before AS BIGINT) AND at >= :since AND at < :until
    AND (:agent = '' OR agent = :agent)
    AND (:call_id = '' OR call_id = :call_id)
    AND (:moment = '' OR moment = :moment)
    AND (:outcome = '' OR outcome = :outcome)
- ORDER BY -seq LIMIT :count;
+ ORDER BY 0 - seq LIMIT :count;
 
 -- name: audit_namespaces
 -- Namespaces with records: the recursion hops from one to the next in the index.

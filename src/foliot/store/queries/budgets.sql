@@ -104,4 +104,8 @@ UPDATE budget_hold SET until = :until
                           ORDER BY h.run_id, h.act /*for_update*/);
 
 -- name: budget_hold_forget
-DELETE FROM budget_hold WHERE state IN ('settled', 'released') AND until < :before;
+DELETE FROM budget_hold
+ WHERE state = :state AND until <= (
+       SELECT MAX(page.until)
+         FROM (SELECT older.until AS until FROM budget_hold AS older WHERE older.state = :state AND older.until < :before
+                ORDER BY older.until LIMIT :count) AS page);

@@ -121,7 +121,11 @@ SELECT MIN(o.due_at) AS due_at FROM outbox AS o
 SELECT channel, state, COUNT(*) AS number FROM outbox WHERE namespace = :namespace GROUP BY channel, state;
 
 -- name: outbox_prune
-DELETE FROM outbox WHERE state <> 'pending' AND created_at < :before;
+DELETE FROM outbox
+ WHERE state <> 'pending' AND created_at <= (
+       SELECT MAX(page.created_at)
+         FROM (SELECT older.created_at AS created_at FROM outbox AS older WHERE older.state <> 'pending' AND older.created_at < :before
+                ORDER BY older.created_at LIMIT :count) AS page);
 
 -- name: channel_reader_add
 INSERT INTO channel_reader (channel, holder, lease_until, place, error)
@@ -178,4 +182,8 @@ UPDATE taken_message SET seq = :seq, outcome = :outcome, reply = :reply WHERE id
 DELETE FROM taken_message WHERE source = :source;
 
 -- name: taken_prune
-DELETE FROM taken_message WHERE at < :before;
+DELETE FROM taken_message
+ WHERE at <= (
+       SELECT MAX(page.at)
+         FROM (SELECT older.at AS at FROM taken_message AS older WHERE older.at < :before
+                ORDER BY older.at LIMIT :count) AS page);

@@ -12,15 +12,18 @@ SELECT namespace, server, tool, name, pin, definition, levels, held FROM mcp_pin
 
 -- name: mcp_pins_of
 -- Of Tools that are called :names in :homes, or that name :tools of :servers in :namespaces; all are JSON arrays, and the
--- reader leaves out what only combines them otherwise.
+-- reader leaves out what only combines them otherwise, and takes each once.
 SELECT namespace, server, tool, name, pin, definition, levels, held FROM mcp_pin
  WHERE namespace IN (SELECT value FROM json_each(:namespaces) AS wanted)
    AND server IN (SELECT value FROM json_each(:servers) AS wanted)
    AND tool IN (SELECT value FROM json_each(:tools) AS wanted)
-UNION
-SELECT namespace, server, tool, name, pin, definition, levels, held FROM mcp_pin
- WHERE namespace IN (SELECT value FROM json_each(:homes) AS wanted)
-   AND name IN (SELECT value FROM json_each(:names) AS wanted);
+UNION ALL
+SELECT p.namespace, p.server, p.tool, p.name, p.pin, p.definition, p.levels, p.held
+  FROM json_each(:homes) AS home CROSS JOIN json_each(:names) AS wanted CROSS JOIN mcp_pin AS p
+-- only: sqlite
+       INDEXED BY mcp_pin_by_name
+-- only: both
+ WHERE p.namespace = home.value AND p.name = wanted.value;
 
 -- name: mcp_pin_put
 -- locks: -

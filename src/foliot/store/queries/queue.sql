@@ -30,6 +30,7 @@ DELETE FROM queue WHERE run = :run;
 UPDATE queue SET due_at = :now WHERE run_id = :run_id AND held = 0 AND (due_at IS NULL OR due_at > :now);
 
 -- name: queue_unheard
+-- reads: many
 -- Runs that wait although somebody told them something. Signals first, which are few: CROSS keeps SQLite to that order.
 SELECT DISTINCT q.run_id AS run_id
   FROM signal AS s CROSS JOIN queue AS q

@@ -27,7 +27,12 @@ UPDATE request_key SET status = :status, headers = :headers, body = :body
 DELETE FROM request_key WHERE id = :id AND claim = :claim AND status IS NULL;
 
 -- name: request_key_prune
-DELETE FROM request_key WHERE forget_at <= :now;
+-- The oldest :count of them, and those that are as old, as everywhere where something is forgotten by its age.
+DELETE FROM request_key
+ WHERE forget_at <= (
+       SELECT MAX(page.forget_at)
+         FROM (SELECT older.forget_at AS forget_at FROM request_key AS older WHERE older.forget_at <= :now
+                ORDER BY older.forget_at LIMIT :count) AS page);
 
 -- name: request_key_look
 -- Outside of any transaction: for who only waits for the answer.

@@ -77,14 +77,15 @@ SELECT revision, previous, action, kind, namespace, document FROM change
  ORDER BY revision;
 
 -- name: change_list_kind
+-- By the index of the kind, which ends with `revision + 0` (see task_keys).
 SELECT revision, previous, action, kind, namespace, document FROM change
- WHERE kind = :kind AND revision > :after AND revision <= :upto
- ORDER BY revision;
+ WHERE kind = :kind AND revision + 0 > :after AND revision + 0 <= :upto
+ ORDER BY revision + 0;
 
 -- name: change_list_kinds
 SELECT revision, previous, action, kind, namespace, document FROM change
- WHERE revision > :after AND revision <= :upto AND kind IN (SELECT value FROM json_each(:kinds) AS wanted)
- ORDER BY revision;
+ WHERE kind IN (SELECT value FROM json_each(:kinds) AS wanted) AND revision + 0 > :after AND revision + 0 <= :upto
+ ORDER BY revision + 0;
 
 -- name: change_count
 SELECT COUNT(*) AS changes FROM change WHERE revision > :after AND revision <= :upto;

@@ -106,89 +106,82 @@ SELECT key FROM run
 
 -- name: run_keys_in_phases
 -- reads: many
--- Of all phases at one moment (see task_keys_in_phases). :phases is a JSON array. The longer conditions on `phase` are those
--- of the indices.
-SELECT key FROM (
-      SELECT pending_ones.key FROM (SELECT key FROM run
-                WHERE :phases LIKE '%"pending"%' AND phase IN ('pending', 'running', 'waiting')
-                  AND phase = 'pending' AND namespace = :namespace AND -key > -CAST(:before AS BIGINT)
-                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
-                ORDER BY -key LIMIT :count) AS pending_ones
-UNION ALL SELECT running_ones.key FROM (SELECT key FROM run
-                WHERE :phases LIKE '%"running"%' AND phase IN ('pending', 'running', 'waiting')
-                  AND phase = 'running' AND namespace = :namespace AND -key > -CAST(:before AS BIGINT)
-                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
-                ORDER BY -key LIMIT :count) AS running_ones
-UNION ALL SELECT waiting_ones.key FROM (SELECT key FROM run
-                WHERE :phases LIKE '%"waiting"%' AND phase IN ('pending', 'running', 'waiting')
-                  AND phase = 'waiting' AND namespace = :namespace AND -key > -CAST(:before AS BIGINT)
-                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
-                ORDER BY -key LIMIT :count) AS waiting_ones
-UNION ALL SELECT succeeded_ones.key FROM (SELECT key FROM run
-                WHERE :phases LIKE '%"succeeded"%' AND phase IN ('succeeded', 'failed', 'cancelled')
-                  AND phase = 'succeeded' AND namespace = :namespace AND -key > -CAST(:before AS BIGINT)
-                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
-                ORDER BY -key LIMIT :count) AS succeeded_ones
-UNION ALL SELECT failed_ones.key FROM (SELECT key FROM run
-                WHERE :phases LIKE '%"failed"%' AND phase IN ('succeeded', 'failed', 'cancelled')
-                  AND phase = 'failed' AND namespace = :namespace AND -key > -CAST(:before AS BIGINT)
-                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
-                ORDER BY -key LIMIT :count) AS failed_ones
-UNION ALL SELECT cancelled_ones.key FROM (SELECT key FROM run
-                WHERE :phases LIKE '%"cancelled"%' AND phase IN ('succeeded', 'failed', 'cancelled')
-                  AND phase = 'cancelled' AND namespace = :namespace AND -key > -CAST(:before AS BIGINT)
-                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
-                ORDER BY -key LIMIT :count) AS cancelled_ones) AS found
- ORDER BY key DESC LIMIT :count;
+-- Of all phases at one moment (see task_keys_in_phases). :phases is a JSON array. The conditions on `phase` with more than one
+-- are those of the indices.
+SELECT found.key AS key
+  FROM (SELECT run.key AS key FROM json_each(:phases) AS wanted CROSS JOIN run
+         WHERE run.key IN (SELECT r.key FROM run AS r
+                WHERE r.phase IN ('pending', 'running', 'waiting') AND r.phase = wanted.value
+                  AND r.namespace = :namespace AND 0 - r.key > 0 - CAST(:before AS BIGINT)
+                  AND (:private = '' OR replace(r.labels, :private, '') = r.labels OR replace(r.labels, :own, '') <> r.labels)
+                ORDER BY 0 - r.key LIMIT :count)
+        UNION ALL
+        SELECT run.key AS key FROM json_each(:phases) AS wanted CROSS JOIN run
+         WHERE run.key IN (SELECT r.key FROM run AS r
+                WHERE r.phase IN ('succeeded', 'failed', 'cancelled') AND r.phase = wanted.value
+                  AND r.namespace = :namespace AND 0 - r.key > 0 - CAST(:before AS BIGINT)
+                  AND (:private = '' OR replace(r.labels, :private, '') = r.labels OR replace(r.labels, :own, '') <> r.labels)
+                ORDER BY 0 - r.key LIMIT :count)) AS found
+ ORDER BY found.key DESC LIMIT :count;
 
 -- name: run_keys_in_phases_everywhere
 -- reads: many
-SELECT key FROM (
-      SELECT pending_ones.key FROM (SELECT key FROM run
-                WHERE :phases LIKE '%"pending"%' AND phase IN ('pending', 'running', 'waiting')
-                  AND phase = 'pending' AND -key > -CAST(:before AS BIGINT)
-                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
-                ORDER BY -key LIMIT :count) AS pending_ones
-UNION ALL SELECT running_ones.key FROM (SELECT key FROM run
-                WHERE :phases LIKE '%"running"%' AND phase IN ('pending', 'running', 'waiting')
-                  AND phase = 'running' AND -key > -CAST(:before AS BIGINT)
-                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
-                ORDER BY -key LIMIT :count) AS running_ones
-UNION ALL SELECT waiting_ones.key FROM (SELECT key FROM run
-                WHERE :phases LIKE '%"waiting"%' AND phase IN ('pending', 'running', 'waiting')
-                  AND phase = 'waiting' AND -key > -CAST(:before AS BIGINT)
-                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
-                ORDER BY -key LIMIT :count) AS waiting_ones
-UNION ALL SELECT succeeded_ones.key FROM (SELECT key FROM run
-                WHERE :phases LIKE '%"succeeded"%' AND phase IN ('succeeded', 'failed', 'cancelled')
-                  AND phase = 'succeeded' AND -key > -CAST(:before AS BIGINT)
-                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
-                ORDER BY -key LIMIT :count) AS succeeded_ones
-UNION ALL SELECT failed_ones.key FROM (SELECT key FROM run
-                WHERE :phases LIKE '%"failed"%' AND phase IN ('succeeded', 'failed', 'cancelled')
-                  AND phase = 'failed' AND -key > -CAST(:before AS BIGINT)
-                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
-                ORDER BY -key LIMIT :count) AS failed_ones
-UNION ALL SELECT cancelled_ones.key FROM (SELECT key FROM run
-                WHERE :phases LIKE '%"cancelled"%' AND phase IN ('succeeded', 'failed', 'cancelled')
-                  AND phase = 'cancelled' AND -key > -CAST(:before AS BIGINT)
-                  AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
-                ORDER BY -key LIMIT :count) AS cancelled_ones) AS found
- ORDER BY key DESC LIMIT :count;
+-- The newest of each namespace, of which the newest are taken: the recursion hops from one namespace to the next in the
+-- index. A look at those of all namespaces in one order would sort them all.
+WITH RECURSIVE live (phase, name) AS (
+    SELECT wanted.value, (SELECT MIN(r.namespace) FROM run AS r
+                           WHERE r.phase IN ('pending', 'running', 'waiting') AND r.phase = wanted.value)
+      FROM json_each(:phases) AS wanted
+    UNION ALL
+    SELECT s.phase, (SELECT MIN(r.namespace) FROM run AS r
+                      WHERE r.phase IN ('pending', 'running', 'waiting') AND r.phase = s.phase AND r.namespace > s.name)
+      FROM live AS s WHERE s.name IS NOT NULL),
+ended (phase, name) AS (
+    SELECT wanted.value, (SELECT MIN(r.namespace) FROM run AS r
+                           WHERE r.phase IN ('succeeded', 'failed', 'cancelled') AND r.phase = wanted.value)
+      FROM json_each(:phases) AS wanted
+    UNION ALL
+    SELECT s.phase, (SELECT MIN(r.namespace) FROM run AS r
+                      WHERE r.phase IN ('succeeded', 'failed', 'cancelled') AND r.phase = s.phase AND r.namespace > s.name)
+      FROM ended AS s WHERE s.name IS NOT NULL)
+SELECT found.key AS key
+  FROM (SELECT run.key AS key FROM live AS s CROSS JOIN run
+         WHERE run.key IN (SELECT r.key FROM run AS r
+                WHERE r.phase IN ('pending', 'running', 'waiting') AND r.phase = s.phase
+                  AND r.namespace = s.name AND 0 - r.key > 0 - CAST(:before AS BIGINT)
+                  AND (:private = '' OR replace(r.labels, :private, '') = r.labels OR replace(r.labels, :own, '') <> r.labels)
+                ORDER BY 0 - r.key LIMIT :count)
+        UNION ALL
+        SELECT run.key AS key FROM ended AS s CROSS JOIN run
+         WHERE run.key IN (SELECT r.key FROM run AS r
+                WHERE r.phase IN ('succeeded', 'failed', 'cancelled') AND r.phase = s.phase
+                  AND r.namespace = s.name AND 0 - r.key > 0 - CAST(:before AS BIGINT)
+                  AND (:private = '' OR replace(r.labels, :private, '') = r.labels OR replace(r.labels, :own, '') <> r.labels)
+                ORDER BY 0 - r.key LIMIT :count)) AS found
+ ORDER BY found.key DESC LIMIT :count;
 
 -- name: run_keys_of_agent
 -- reads: many
 SELECT key FROM run
- WHERE namespace = :namespace AND agent = :agent AND -key > -CAST(:before AS BIGINT)
+ WHERE namespace = :namespace AND agent = :agent AND 0 - key > 0 - CAST(:before AS BIGINT)
    AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
- ORDER BY -key LIMIT :count;
+ ORDER BY 0 - key LIMIT :count;
 
 -- name: run_keys_of_agent_everywhere
 -- reads: many
-SELECT key FROM run
- WHERE agent = :agent AND -key > -CAST(:before AS BIGINT)
-   AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
- ORDER BY -key LIMIT :count;
+-- By namespaces, as run_keys_in_phases_everywhere.
+WITH RECURSIVE space (name) AS (
+    SELECT MIN(r.namespace) FROM run AS r WHERE r.agent = :agent
+    UNION ALL
+    SELECT (SELECT MIN(r.namespace) FROM run AS r
+             WHERE r.agent = :agent AND r.namespace > s.name)
+      FROM space AS s WHERE s.name IS NOT NULL)
+SELECT run.key AS key FROM space AS s CROSS JOIN run
+ WHERE run.key IN (SELECT r.key FROM run AS r
+        WHERE r.agent = :agent AND r.namespace = s.name AND 0 - r.key > 0 - CAST(:before AS BIGINT)
+          AND (:private = '' OR replace(r.labels, :private, '') = r.labels OR replace(r.labels, :own, '') <> r.labels)
+        ORDER BY 0 - r.key LIMIT :count)
+ ORDER BY run.key DESC LIMIT :count;
 
 -- name: run_keys_matching
 -- reads: many
@@ -343,6 +336,9 @@ SELECT b.data FROM blob AS b
 SELECT key, id, updated_at,
        CASE WHEN EXISTS (SELECT 1 FROM session_turn AS t WHERE t.run_id = run.id) THEN 1 ELSE 0 END AS kept
   FROM run
+-- only: sqlite
+       INDEXED BY run_by_end
+-- only: both
  WHERE phase IN ('succeeded', 'failed', 'cancelled') AND updated_at < :before
    AND updated_at >= :since AND (updated_at > :since OR key > :after)
  ORDER BY updated_at, key LIMIT :count;

@@ -103,6 +103,7 @@ SELECT stale FROM session_staleness WHERE namespace = :namespace AND user_name =
 SELECT s.id AS id FROM session_turn AS t JOIN session AS s ON s.key = t.session WHERE t.run_id = :run_id;
 
 -- name: sessions_unanswered
+-- reads: many
 -- Sessions with inputs that wait and no turn that would hear them, in the order of their keys. The inputs first, which are
 -- few: otherwise PostgreSQL walks along all sessions.
 WITH said AS MATERIALIZED (

@@ -34,8 +34,9 @@ SELECT key, uid, priority, lane, command, plan, digest, idempotency_key
 -- reads: many
 -- A list begins with keys, newest first, by one query for each index: a text that holds for all filters would be answered by
 -- looking at every task. The index ends with the negative key, and so does the order: then PostgreSQL cannot walk along all
--- keys instead, in the hope of meeting some soon. Where several filters hold, `task_keys_matching` says for which of
--- the keys that one of them gives the others hold too.
+-- keys instead, in the hope of meeting some soon. That of a filter within a namespace ends with `0 - key`, so that it is not
+-- exchanged for that of the namespace either. Where several filters hold, `task_keys_matching` says for which of the keys
+-- that one of them gives the others hold too.
 SELECT t.key AS key FROM task AS t
  WHERE t.namespace = :namespace AND -t.key > -CAST(:before AS BIGINT)
    AND t.created_at >= :after_time AND t.created_at <= :before_time
@@ -56,37 +57,13 @@ SELECT t.key AS key FROM task AS t
 -- JSON array of those that are stored. What a worker has begun with is stored as queued until its first run has ended: with
 -- :begun, tasks with a run that was begun and let go (only such a task can wait) are found too; with :held, those with a run
 -- that a worker has now, never more than workers have places.
-SELECT DISTINCT key FROM (
-      SELECT in_queued.key FROM (SELECT t.key AS key FROM task AS t
-                WHERE :phases LIKE '%"queued"%' AND t.namespace = :namespace AND t.phase = 'queued' AND -t.key > -CAST(:before AS BIGINT)
+SELECT DISTINCT found.key AS key FROM (
+        SELECT task.key AS key FROM json_each(:phases) AS wanted CROSS JOIN task
+         WHERE task.key IN (SELECT t.key FROM task AS t
+                WHERE t.phase = wanted.value AND t.namespace = :namespace AND 0 - t.key > 0 - CAST(:before AS BIGINT)
                   AND t.created_at >= :after_time AND t.created_at <= :before_time
                   AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
-                ORDER BY -t.key LIMIT :count) AS in_queued
-UNION ALL SELECT in_running.key FROM (SELECT t.key AS key FROM task AS t
-                WHERE :phases LIKE '%"running"%' AND t.namespace = :namespace AND t.phase = 'running' AND -t.key > -CAST(:before AS BIGINT)
-                  AND t.created_at >= :after_time AND t.created_at <= :before_time
-                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
-                ORDER BY -t.key LIMIT :count) AS in_running
-UNION ALL SELECT in_succeeded.key FROM (SELECT t.key AS key FROM task AS t
-                WHERE :phases LIKE '%"succeeded"%' AND t.namespace = :namespace AND t.phase = 'succeeded' AND -t.key > -CAST(:before AS BIGINT)
-                  AND t.created_at >= :after_time AND t.created_at <= :before_time
-                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
-                ORDER BY -t.key LIMIT :count) AS in_succeeded
-UNION ALL SELECT in_failed.key FROM (SELECT t.key AS key FROM task AS t
-                WHERE :phases LIKE '%"failed"%' AND t.namespace = :namespace AND t.phase = 'failed' AND -t.key > -CAST(:before AS BIGINT)
-                  AND t.created_at >= :after_time AND t.created_at <= :before_time
-                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
-                ORDER BY -t.key LIMIT :count) AS in_failed
-UNION ALL SELECT in_cancelled.key FROM (SELECT t.key AS key FROM task AS t
-                WHERE :phases LIKE '%"cancelled"%' AND t.namespace = :namespace AND t.phase = 'cancelled' AND -t.key > -CAST(:before AS BIGINT)
-                  AND t.created_at >= :after_time AND t.created_at <= :before_time
-                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
-                ORDER BY -t.key LIMIT :count) AS in_cancelled
-UNION ALL SELECT in_dead_lettered.key FROM (SELECT t.key AS key FROM task AS t
-                WHERE :phases LIKE '%"dead_lettered"%' AND t.namespace = :namespace AND t.phase = 'dead_lettered' AND -t.key > -CAST(:before AS BIGINT)
-                  AND t.created_at >= :after_time AND t.created_at <= :before_time
-                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
-                ORDER BY -t.key LIMIT :count) AS in_dead_lettered
+                ORDER BY 0 - t.key LIMIT :count)
 UNION ALL SELECT let_go.key FROM (SELECT -(-q.task) AS key FROM queue AS q CROSS JOIN task AS t
                 WHERE CAST(:begun AS BIGINT) = 1 AND q.let_go = 1 AND q.namespace = :namespace
                   AND -q.task > -CAST(:before AS BIGINT) AND t.key = q.task
@@ -97,41 +74,17 @@ UNION ALL SELECT held.key FROM (SELECT t.key AS key FROM queue AS q CROSS JOIN t
                 WHERE CAST(:held AS BIGINT) = 1 AND q.held = 1 AND q.namespace = :namespace AND +q.task < :before AND t.key = q.task
                   AND t.created_at >= :after_time AND t.created_at <= :before_time
                   AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)) AS held) AS found
- ORDER BY key DESC LIMIT :count;
+ ORDER BY found.key DESC LIMIT :count;
 
 -- name: task_keys_in_phases_everywhere
 -- reads: many
-SELECT DISTINCT key FROM (
-      SELECT in_queued.key FROM (SELECT t.key AS key FROM task AS t
-                WHERE :phases LIKE '%"queued"%' AND t.phase = 'queued' AND -t.key > -CAST(:before AS BIGINT)
+SELECT DISTINCT found.key AS key FROM (
+        SELECT task.key AS key FROM json_each(:phases) AS wanted CROSS JOIN task
+         WHERE task.key IN (SELECT t.key FROM task AS t
+                WHERE t.phase = wanted.value AND -t.key > -CAST(:before AS BIGINT)
                   AND t.created_at >= :after_time AND t.created_at <= :before_time
                   AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
-                ORDER BY -t.key LIMIT :count) AS in_queued
-UNION ALL SELECT in_running.key FROM (SELECT t.key AS key FROM task AS t
-                WHERE :phases LIKE '%"running"%' AND t.phase = 'running' AND -t.key > -CAST(:before AS BIGINT)
-                  AND t.created_at >= :after_time AND t.created_at <= :before_time
-                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
-                ORDER BY -t.key LIMIT :count) AS in_running
-UNION ALL SELECT in_succeeded.key FROM (SELECT t.key AS key FROM task AS t
-                WHERE :phases LIKE '%"succeeded"%' AND t.phase = 'succeeded' AND -t.key > -CAST(:before AS BIGINT)
-                  AND t.created_at >= :after_time AND t.created_at <= :before_time
-                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
-                ORDER BY -t.key LIMIT :count) AS in_succeeded
-UNION ALL SELECT in_failed.key FROM (SELECT t.key AS key FROM task AS t
-                WHERE :phases LIKE '%"failed"%' AND t.phase = 'failed' AND -t.key > -CAST(:before AS BIGINT)
-                  AND t.created_at >= :after_time AND t.created_at <= :before_time
-                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
-                ORDER BY -t.key LIMIT :count) AS in_failed
-UNION ALL SELECT in_cancelled.key FROM (SELECT t.key AS key FROM task AS t
-                WHERE :phases LIKE '%"cancelled"%' AND t.phase = 'cancelled' AND -t.key > -CAST(:before AS BIGINT)
-                  AND t.created_at >= :after_time AND t.created_at <= :before_time
-                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
-                ORDER BY -t.key LIMIT :count) AS in_cancelled
-UNION ALL SELECT in_dead_lettered.key FROM (SELECT t.key AS key FROM task AS t
-                WHERE :phases LIKE '%"dead_lettered"%' AND t.phase = 'dead_lettered' AND -t.key > -CAST(:before AS BIGINT)
-                  AND t.created_at >= :after_time AND t.created_at <= :before_time
-                  AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
-                ORDER BY -t.key LIMIT :count) AS in_dead_lettered
+                ORDER BY -t.key LIMIT :count)
 UNION ALL SELECT let_go.key FROM (SELECT -(-q.task) AS key FROM queue AS q CROSS JOIN task AS t
                 WHERE CAST(:begun AS BIGINT) = 1 AND q.let_go = 1 AND -q.task > -CAST(:before AS BIGINT) AND t.key = q.task
                   AND t.created_at >= :after_time AND t.created_at <= :before_time
@@ -141,24 +94,32 @@ UNION ALL SELECT held.key FROM (SELECT t.key AS key FROM queue AS q CROSS JOIN t
                 WHERE CAST(:held AS BIGINT) = 1 AND q.held = 1 AND +q.task < :before AND t.key = q.task
                   AND t.created_at >= :after_time AND t.created_at <= :before_time
                   AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)) AS held) AS found
- ORDER BY key DESC LIMIT :count;
+ ORDER BY found.key DESC LIMIT :count;
 
 -- name: task_keys_of_target
 -- reads: many
 SELECT t.key AS key FROM task AS t
- WHERE t.namespace = :namespace AND t.target = :target AND -t.key > -CAST(:before AS BIGINT)
+ WHERE t.namespace = :namespace AND t.target = :target AND 0 - t.key > 0 - CAST(:before AS BIGINT)
    AND t.created_at >= :after_time AND t.created_at <= :before_time
    AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
- ORDER BY -t.key LIMIT :count;
+ ORDER BY 0 - t.key LIMIT :count;
 
 -- name: task_keys_of_target_everywhere
 -- reads: many
--- Sorts what it finds: so the newest of all tasks are looked through first, among which the frequent ones are.
-SELECT t.key AS key FROM task AS t
- WHERE t.target = :target AND -t.key > -CAST(:before AS BIGINT)
-   AND t.created_at >= :after_time AND t.created_at <= :before_time
-   AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
- ORDER BY -t.key LIMIT :count;
+-- By namespaces: see run_keys_in_phases_everywhere.
+WITH RECURSIVE space (name) AS (
+    SELECT MIN(t.namespace) FROM task AS t WHERE t.target = :target
+    UNION ALL
+    SELECT (SELECT MIN(t.namespace) FROM task AS t
+             WHERE t.target = :target AND t.namespace > s.name)
+      FROM space AS s WHERE s.name IS NOT NULL)
+SELECT task.key AS key FROM space AS s CROSS JOIN task
+ WHERE task.key IN (SELECT t.key FROM task AS t
+        WHERE t.target = :target AND t.namespace = s.name AND 0 - t.key > 0 - CAST(:before AS BIGINT)
+          AND t.created_at >= :after_time AND t.created_at <= :before_time
+          AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+        ORDER BY 0 - t.key LIMIT :count)
+ ORDER BY task.key DESC LIMIT :count;
 
 -- name: task_keys_of_label
 -- reads: many
@@ -186,18 +147,27 @@ SELECT t.key AS key, t.labels AS labels FROM task AS t
 -- name: task_keys_of_lane
 -- reads: many
 SELECT t.key AS key FROM task AS t
- WHERE t.namespace = :namespace AND t.lane = :lane AND t.lane <> '' AND -t.key > -CAST(:before AS BIGINT)
+ WHERE t.namespace = :namespace AND t.lane = :lane AND t.lane <> '' AND 0 - t.key > 0 - CAST(:before AS BIGINT)
    AND t.created_at >= :after_time AND t.created_at <= :before_time
    AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
- ORDER BY -t.key LIMIT :count;
+ ORDER BY 0 - t.key LIMIT :count;
 
 -- name: task_keys_of_lane_everywhere
 -- reads: many
-SELECT t.key AS key FROM task AS t
- WHERE t.lane = :lane AND t.lane <> '' AND -t.key > -CAST(:before AS BIGINT)
-   AND t.created_at >= :after_time AND t.created_at <= :before_time
-   AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
- ORDER BY -t.key LIMIT :count;
+-- By namespaces: see run_keys_in_phases_everywhere.
+WITH RECURSIVE space (name) AS (
+    SELECT MIN(t.namespace) FROM task AS t WHERE t.lane = :lane AND t.lane <> ''
+    UNION ALL
+    SELECT (SELECT MIN(t.namespace) FROM task AS t
+             WHERE t.lane = :lane AND t.lane <> '' AND t.namespace > s.name)
+      FROM space AS s WHERE s.name IS NOT NULL)
+SELECT task.key AS key FROM space AS s CROSS JOIN task
+ WHERE task.key IN (SELECT t.key FROM task AS t
+        WHERE t.lane = :lane AND t.lane <> '' AND t.namespace = s.name AND 0 - t.key > 0 - CAST(:before AS BIGINT)
+          AND t.created_at >= :after_time AND t.created_at <= :before_time
+          AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+        ORDER BY 0 - t.key LIMIT :count)
+ ORDER BY task.key DESC LIMIT :count;
 
 -- name: task_keys_of_spawner
 -- reads: many

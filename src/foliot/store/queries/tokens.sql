@@ -13,10 +13,12 @@ SELECT t.id, t.name, t.digest, t.namespaces, t.roles, t.created_at, t.created_by
 -- name: token_find
 SELECT t.id, t.name, t.digest, t.namespaces, t.roles, t.created_at, t.created_by, t.expires_at, t.revoked_at, t.used_at,
        t.owner, u.grants AS owner_grants, u.disabled_at AS owner_disabled_at
-  FROM api_token AS t LEFT JOIN user_account AS u ON u.name = t.owner WHERE t.id = :word OR t.name = :word
+  FROM api_token AS t LEFT JOIN user_account AS u ON u.name = t.owner
+ WHERE t.id = :word OR (lower(t.name) = lower(CAST(:word AS TEXT)) AND t.name = :word)
  ORDER BY CASE WHEN t.revoked_at IS NULL THEN 0 ELSE 1 END, t.created_at DESC LIMIT 1;
 
 -- name: token_list
+-- reads: many
 SELECT t.id, t.name, t.digest, t.namespaces, t.roles, t.created_at, t.created_by, t.expires_at, t.revoked_at, t.used_at,
        t.owner, u.grants AS owner_grants, u.disabled_at AS owner_disabled_at
   FROM api_token AS t LEFT JOIN user_account AS u ON u.name = t.owner ORDER BY t.created_at, t.id;

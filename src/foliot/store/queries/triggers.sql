@@ -115,7 +115,11 @@ UPDATE webhook_event SET task = :task WHERE webhook = :webhook AND event = :even
 DELETE FROM webhook_event WHERE webhook = :webhook AND event = :event AND taken_at = :taken_at AND task = '';
 
 -- name: event_forget_old
-DELETE FROM webhook_event WHERE expires_at <= :now;
+DELETE FROM webhook_event
+ WHERE expires_at <= (
+       SELECT MAX(page.expires_at)
+         FROM (SELECT older.expires_at AS expires_at FROM webhook_event AS older WHERE older.expires_at <= :now
+                ORDER BY older.expires_at LIMIT :count) AS page);
 
 -- name: delivery_add
 INSERT INTO webhook_delivery

@@ -20,6 +20,7 @@ SELECT id, name, password, grants, created_at, created_by, password_at, disabled
   FROM user_account WHERE name = :name /*for_update*/;
 
 -- name: user_list
+-- reads: many
 SELECT id, name, password, grants, created_at, created_by, password_at, disabled_at, login_at
   FROM user_account ORDER BY name;
 
@@ -75,7 +76,11 @@ DELETE FROM login_session WHERE digest = :digest;
 DELETE FROM login_session WHERE user_id = :user_id;
 
 -- name: login_session_prune
-DELETE FROM login_session WHERE idle_until <= :now;
+DELETE FROM login_session
+ WHERE idle_until <= (
+       SELECT MAX(page.idle_until)
+         FROM (SELECT older.idle_until AS idle_until FROM login_session AS older WHERE older.idle_until <= :now
+                ORDER BY older.idle_until LIMIT :count) AS page);
 
 -- name: flow_add
 INSERT INTO login_flow (state, browser, return_to, expires_at) VALUES (:state, :browser, :return_to, :expires_at);
@@ -84,7 +89,11 @@ INSERT INTO login_flow (state, browser, return_to, expires_at) VALUES (:state, :
 DELETE FROM login_flow WHERE state = :state RETURNING browser, return_to, expires_at;
 
 -- name: flow_prune
-DELETE FROM login_flow WHERE expires_at <= :now;
+DELETE FROM login_flow
+ WHERE expires_at <= (
+       SELECT MAX(page.expires_at)
+         FROM (SELECT older.expires_at AS expires_at FROM login_flow AS older WHERE older.expires_at <= :now
+                ORDER BY older.expires_at LIMIT :count) AS page);
 
 -- name: attempt_charge
 -- No row is changed when the subject is too far ahead.
@@ -100,4 +109,8 @@ SELECT busy_until FROM login_attempt WHERE subject = :subject;
 UPDATE login_attempt SET busy_until = busy_until - :interval WHERE subject = :subject;
 
 -- name: attempt_prune
-DELETE FROM login_attempt WHERE busy_until <= :now;
+DELETE FROM login_attempt
+ WHERE busy_until <= (
+       SELECT MAX(page.busy_until)
+         FROM (SELECT older.busy_until AS busy_until FROM login_attempt AS older WHERE older.busy_until <= :now
+                ORDER BY older.busy_until LIMIT :count) AS page);

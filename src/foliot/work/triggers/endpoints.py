@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from foliot.common.times import iso
 from foliot.errors import FoliotError, NotFound
 from foliot.store.base import Database, Document, Put, ResourceStore
+from foliot.store.portions import forget_old
 from foliot.store.transaction import run as execute
 from foliot.store.triggers import counts_of, ensure_endpoint, forget_webhook, rotate_endpoint
 from foliot.work.triggers.declared import FollowedResources
@@ -87,8 +88,8 @@ class WebhookEndpoints:
                 log.exception("webhook %s cannot be dealt with", document["metadata"]["name"])
         if abs(self._clock() - self._pruned) >= PRUNE_EVERY:
             self._pruned = self._clock()
-            for query in ("event_forget_old", "endpoint_forget_old"):
-                await self._database.write(execute, query, now=self._pruned)
+            await forget_old(self._database, "event_forget_old", now=self._pruned)
+            await self._database.write(execute, "endpoint_forget_old", now=self._pruned)
 
     async def _refresh(self, document: Document) -> Document:
         status: dict[str, Any] = document.get("status") or {}
