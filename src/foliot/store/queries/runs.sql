@@ -128,33 +128,22 @@ SELECT found.key AS key
 -- reads: many
 -- The newest of each namespace, of which the newest are taken: the recursion hops from one namespace to the next in the
 -- index. A look at those of all namespaces in one order would sort them all.
-WITH RECURSIVE live (phase, name) AS (
-    SELECT wanted.value, (SELECT MIN(r.namespace) FROM run AS r
-                           WHERE r.phase IN ('pending', 'running', 'waiting') AND r.phase = wanted.value)
-      FROM json_each(:phases) AS wanted
+WITH RECURSIVE space (name) AS (
+    SELECT MIN(r.namespace) FROM run AS r
     UNION ALL
-    SELECT s.phase, (SELECT MIN(r.namespace) FROM run AS r
-                      WHERE r.phase IN ('pending', 'running', 'waiting') AND r.phase = s.phase AND r.namespace > s.name)
-      FROM live AS s WHERE s.name IS NOT NULL),
-ended (phase, name) AS (
-    SELECT wanted.value, (SELECT MIN(r.namespace) FROM run AS r
-                           WHERE r.phase IN ('succeeded', 'failed', 'cancelled') AND r.phase = wanted.value)
-      FROM json_each(:phases) AS wanted
-    UNION ALL
-    SELECT s.phase, (SELECT MIN(r.namespace) FROM run AS r
-                      WHERE r.phase IN ('succeeded', 'failed', 'cancelled') AND r.phase = s.phase AND r.namespace > s.name)
-      FROM ended AS s WHERE s.name IS NOT NULL)
+    SELECT (SELECT MIN(r.namespace) FROM run AS r WHERE r.namespace > s.name)
+      FROM space AS s WHERE s.name IS NOT NULL)
 SELECT found.key AS key
-  FROM (SELECT run.key AS key FROM live AS s CROSS JOIN run
+  FROM (SELECT run.key AS key FROM space AS s CROSS JOIN json_each(:phases) AS wanted CROSS JOIN run
          WHERE run.key IN (SELECT r.key FROM run AS r
-                WHERE r.phase IN ('pending', 'running', 'waiting') AND r.phase = s.phase
+                WHERE r.phase IN ('pending', 'running', 'waiting') AND r.phase = wanted.value
                   AND r.namespace = s.name AND 0 - r.key > 0 - CAST(:before AS BIGINT)
                   AND (:private = '' OR replace(r.labels, :private, '') = r.labels OR replace(r.labels, :own, '') <> r.labels)
                 ORDER BY 0 - r.key LIMIT :count)
         UNION ALL
-        SELECT run.key AS key FROM ended AS s CROSS JOIN run
+        SELECT run.key AS key FROM space AS s CROSS JOIN json_each(:phases) AS wanted CROSS JOIN run
          WHERE run.key IN (SELECT r.key FROM run AS r
-                WHERE r.phase IN ('succeeded', 'failed', 'cancelled') AND r.phase = s.phase
+                WHERE r.phase IN ('succeeded', 'failed', 'cancelled') AND r.phase = wanted.value
                   AND r.namespace = s.name AND 0 - r.key > 0 - CAST(:before AS BIGINT)
                   AND (:private = '' OR replace(r.labels, :private, '') = r.labels OR replace(r.labels, :own, '') <> r.labels)
                 ORDER BY 0 - r.key LIMIT :count)) AS found
@@ -171,10 +160,9 @@ SELECT key FROM run
 -- reads: many
 -- By namespaces, as run_keys_in_phases_everywhere.
 WITH RECURSIVE space (name) AS (
-    SELECT MIN(r.namespace) FROM run AS r WHERE r.agent = :agent
+    SELECT MIN(r.namespace) FROM run AS r
     UNION ALL
-    SELECT (SELECT MIN(r.namespace) FROM run AS r
-             WHERE r.agent = :agent AND r.namespace > s.name)
+    SELECT (SELECT MIN(r.namespace) FROM run AS r WHERE r.namespace > s.name)
       FROM space AS s WHERE s.name IS NOT NULL)
 SELECT run.key AS key FROM space AS s CROSS JOIN run
  WHERE run.key IN (SELECT r.key FROM run AS r

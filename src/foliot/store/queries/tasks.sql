@@ -108,10 +108,9 @@ SELECT t.key AS key FROM task AS t
 -- reads: many
 -- By namespaces: see run_keys_in_phases_everywhere.
 WITH RECURSIVE space (name) AS (
-    SELECT MIN(t.namespace) FROM task AS t WHERE t.target = :target
+    SELECT MIN(t.namespace) FROM task AS t
     UNION ALL
-    SELECT (SELECT MIN(t.namespace) FROM task AS t
-             WHERE t.target = :target AND t.namespace > s.name)
+    SELECT (SELECT MIN(t.namespace) FROM task AS t WHERE t.namespace > s.name)
       FROM space AS s WHERE s.name IS NOT NULL)
 SELECT task.key AS key FROM space AS s CROSS JOIN task
  WHERE task.key IN (SELECT t.key FROM task AS t
@@ -156,10 +155,9 @@ SELECT t.key AS key FROM task AS t
 -- reads: many
 -- By namespaces: see run_keys_in_phases_everywhere.
 WITH RECURSIVE space (name) AS (
-    SELECT MIN(t.namespace) FROM task AS t WHERE t.lane = :lane AND t.lane <> ''
+    SELECT MIN(t.namespace) FROM task AS t
     UNION ALL
-    SELECT (SELECT MIN(t.namespace) FROM task AS t
-             WHERE t.lane = :lane AND t.lane <> '' AND t.namespace > s.name)
+    SELECT (SELECT MIN(t.namespace) FROM task AS t WHERE t.namespace > s.name)
       FROM space AS s WHERE s.name IS NOT NULL)
 SELECT task.key AS key FROM space AS s CROSS JOIN task
  WHERE task.key IN (SELECT t.key FROM task AS t
