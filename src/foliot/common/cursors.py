@@ -1,8 +1,9 @@
 """Cursors: the place where a page of a list ended, as a text that its reader hands back unread.
 
 A cursor is base64 of the kind of list, a colon and the place as JSON, without padding; lists that are older than kinds
-leave the kind out. It is opaque, not secret: it grants nothing that the list itself does not. What is in clients' hands
-must be read for as long as the list exists, so the shape of a place changes only with a new kind.
+leave the kind out. It grants nothing that the list itself does not, but it can be read, so a server seals it before it
+gives it out (`server/cursors.py`). What is in clients' hands must be read for as long as the list exists, so the shape
+of a place changes only with a new kind.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from foliot.runtime.background import BackgroundRuns
 from foliot.runtime.local.resources import LocalResources
 from foliot.runtime.runtime import Runtime
 from foliot.server.auth.identity import Caller
+from foliot.server.cursors import SealedCursors
 from foliot.server.http.rates import Rates
 from foliot.server.list_reads import ListReads
 from foliot.server.streams.streams import Streams
@@ -80,6 +81,7 @@ class Services:
     forms: TaskForms = field(default_factory=TaskForms)
     streams: Streams = field(init=False)
     list_reads: ListReads = field(init=False)
+    cursors: SealedCursors = field(init=False)
     _turns: WeakValueDictionary[Key, asyncio.Lock] = field(default_factory=WeakValueDictionary[Key, asyncio.Lock])
 
     @property
@@ -93,6 +95,7 @@ class Services:
 
     def __post_init__(self) -> None:
         self.list_reads = ListReads(Waits(self.settings.lease).answer)
+        self.cursors = SealedCursors(self.database)
         self.streams = Streams(self.database, self.closing, self.auth, most=self.settings.max_streams)
 
     def turns(self, key: Key) -> asyncio.Lock:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Annotated, Final
@@ -13,6 +11,8 @@ from starlette.requests import Request
 from foliot.errors import InvalidInput
 from foliot.resources.kinds import Kind
 from foliot.server.auth.guard import DEFAULT
+from foliot.server.context import Services
+from foliot.server.cursors import is_sealed
 from foliot.server.errors import BadParameter
 from foliot.server.http.parameters import Header, Path, Query
 from foliot.server.http.routing import PLURALS
@@ -152,25 +152,18 @@ def last_event(request: Request, position: str | None) -> str | None:
 CURSOR_HINT: Final = "send `continue` of the page before"
 
 
-async def place_of(store: ResourceStore, filter: Filter, after: str | None) -> str | None:
+async def place_of(services: Services, filter: Filter, after: str | None) -> str | None:
     """The cursor for what a client says it has seen; None for the beginning.
 
     A name is taken where a cursor is, because that is what older clients remember of a page. Without a namespace it
     must be the name of one resource alone: lists are ordered by namespace first. Raises `BadParameter`.
     """
-    if not after or is_cursor(after) or filter.kind is None:
-        return after or None
+    if not after or is_sealed(after) or filter.kind is None:
+        return await services.cursors.open(after)
     given, _, name = after.rpartition("/")
+    store = services.resources
     space = given or filter.namespace or await _space_of(store, filter, name)
     return cursors.issue(cursors.CursorPlace(key_text(Key(filter.kind, space, name)), await store.revision()), filter)
-
-
-def is_cursor(text: str) -> bool:
-    """Whether a text was given out as a cursor, for whatever list. No name looks like one."""
-    try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)[:1] == b"["
-    except (binascii.Error, ValueError):
-        return False
 
 
 async def _space_of(store: ResourceStore, filter: Filter, name: str) -> str:

@@ -49,8 +49,10 @@ async def list_folders(
         return Json({"items": []})
     whose = caller.name if own else user or None
     with parameters():
-        page = await _stored(services).list(where, agent=agent, user=whose, limit=limit, cursor=after)
-    return Json({"items": page.items} if page.cursor is None else {"items": page.items, "continue": page.cursor})
+        page = await _stored(services).list(
+            where, agent=agent, user=whose, limit=limit, cursor=await services.cursors.open(after)
+        )
+    return Json(await services.cursors.page(page.items, page.cursor))
 
 
 @router.get("/v1/folders/{agent}")

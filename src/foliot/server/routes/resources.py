@@ -80,13 +80,14 @@ async def list_all(
         raise InvalidInput(f"there is no kind {kind[:80]!r}", hint=f"the kinds are {', '.join(KINDS)}")
     filter = caller.narrowed(wanted(kind, namespace, labelSelector, fieldSelector))
     if filter is None:
-        return Json(listed(Page([], None, await services.resources.revision())))
+        return Json(await listed(services, Page([], None, await services.resources.revision())))
     show_owners = is_true(managedFields, "managedFields")
     searched = bool(filter.labels or filter.fields)
     async with services.list_reads.within_bounds(caller, request.scope, searched=searched):
-        cursor = continued or after
-        page = await services.client.list(filter, limit=min(limit, MOST), cursor=cursor, show_owners=show_owners)
-    return Json(listed(page))
+        with parameters():
+            cursor = await services.cursors.open(continued or after)
+            page = await services.client.list(filter, limit=min(limit, MOST), cursor=cursor, show_owners=show_owners)
+    return Json(await listed(services, page))
 
 
 @router.get("/v1/{kind}")
@@ -110,16 +111,16 @@ async def list_resources(
     """
     filter = caller.narrowed(wanted(kind_at(kind).name, namespace, labelSelector or labels, fieldSelector))
     if filter is None:
-        return Json(listed(Page([], None, await services.resources.revision())))
+        return Json(await listed(services, Page([], None, await services.resources.revision())))
     if filter.kind == APPROVAL:
         await services.runtime.inside.approvals.repair(filter.namespace)
     with parameters():
-        cursor = continued or await place_of(services.resources, filter, after)
+        cursor = await services.cursors.open(continued) or await place_of(services, filter, after)
         show_owners = is_true(managedFields, "managedFields")
         searched = bool(filter.labels or filter.fields)
         async with services.list_reads.within_bounds(caller, request.scope, searched=searched):
             page = await services.client.list(filter, limit=limit, cursor=cursor, show_owners=show_owners)
-    return Json(listed(replace(page, items=[await _shown(services, each) for each in page.items])))
+    return Json(await listed(services, replace(page, items=[await _shown(services, each) for each in page.items])))
 
 
 @router.post("/v1/{kind}")
@@ -270,7 +271,7 @@ async def put_status(
     return _answer(await declaring.put_status(key, status, conditions(if_match or inside or None, None, dryRun)))
 
 
-def listed(page: Page) -> Document:
+async def listed(services: Services, page: Page) -> Document:
     """A page as the answer to a list."""
     answer: Document = {
         "apiVersion": "foliot.dev/v1",
@@ -279,7 +280,7 @@ def listed(page: Page) -> Document:
         "items": [as_written(each) for each in page.items],
     }
     if page.cursor is not None:
-        answer["continue"] = page.cursor
+        answer["continue"] = await services.cursors.seal(page.cursor)
     return answer
 
 

@@ -118,10 +118,10 @@ async def list_runs(
                 private_to=private_to(caller, each),
             )
     found.sort(key=lambda info: info.key, reverse=True)
-    answer = _listed([await _current(services, info) for info in found[:count]])
-    if len(found) > count:
-        answer["continue"] = write_cursor(found[count - 1].key, kind="run")
-    return Json(answer)
+    cursor = write_cursor(found[count - 1].key, kind="run") if len(found) > count else None
+    return Json(
+        await services.cursors.page(_documents([await _current(services, info) for info in found[:count]]), cursor)
+    )
 
 
 @router.post("/v1/runs")
@@ -162,9 +162,10 @@ async def interrupted(
     if spaces is None:
         return Json({"items": []})
     with parameters():
-        page = await interrupted_runs(services.runtime.inside, spaces, cursor=after or None, limit=limit)
+        cursor = await services.cursors.open(after)
+        page = await interrupted_runs(services.runtime.inside, spaces, cursor=cursor, limit=limit)
     shown = [info for info in page.items if may_read(caller, info)]
-    return Json(_continued(_listed(shown), page.cursor))
+    return Json(await services.cursors.page(_documents(shown), page.cursor))
 
 
 @router.get("/v1/unknown-calls")
@@ -178,7 +179,7 @@ async def unknown(
 ) -> Response:
     """Calls that may have acted and that nobody has settled, oldest first, each effect once."""
     with parameters():
-        behind = position_of(after)
+        behind = position_of(await services.cursors.open(after))
     calls, count = services.runtime.inside.unknown_calls, min(limit, MOST)
     found: list[Doubt] = []
     total = 0
@@ -187,7 +188,8 @@ async def unknown(
         total += await calls.count(where, ended=ended)
     page = page_of(found, count, total)
     seen = await readable(caller, services.runtime.inside.runs.journal, [each.run_id for each in page.calls])
-    return Json(msgspec.structs.replace(page, calls=[each for each in page.calls if each.run_id in seen]))
+    shown = [each for each in page.calls if each.run_id in seen]
+    return Json(msgspec.structs.replace(page, calls=shown, cursor=await services.cursors.seal(page.cursor)))
 
 
 @router.get("/v1/questions")
@@ -209,9 +211,9 @@ async def questions(
     if spaces is None:
         return Json({"items": []})
     with parameters():
-        page = await asked.page(spaces, cursor=after or None, limit=limit)
+        page = await asked.page(spaces, cursor=await services.cursors.open(after), limit=limit)
     seen = await readable(caller, services.runtime.inside.runs.journal, [each.run_id for each in page.items])
-    return Json(_continued({"items": [each for each in page.items if each.run_id in seen]}, page.cursor))
+    return Json(await services.cursors.page([each for each in page.items if each.run_id in seen], page.cursor))
 
 
 @router.get("/v1/runs/{run_id}")
@@ -471,7 +473,7 @@ async def _place(services: Services, caller: Caller, after: str) -> int:
     try:
         info = await services.runtime.inside.runs.journal.get(after)
     except NotFound:
-        return read_key(after, kind="run")
+        return read_key(await services.cursors.open(after) or "", kind="run")
     if not may_read(caller, info):
         raise foreign_cursor()
     return info.key
@@ -501,13 +503,9 @@ def _named(caller: Caller, namespace: str | None) -> list[str] | None:
     return [each for each in spaces if each is not None] if spaces else None
 
 
-def _continued(answer: dict[str, Any], cursor: str | None) -> dict[str, Any]:
-    return answer if cursor is None else {**answer, "continue": cursor}
-
-
-def _listed(found: Sequence[RunInfo]) -> dict[str, Any]:
+def _documents(found: Sequence[RunInfo]) -> list[dict[str, Any]]:
     now = time.time()
-    return {"items": [run_document(info, now) for info in found]}
+    return [run_document(info, now) for info in found]
 
 
 def _answer(info: RunInfo, status: int = 200) -> Response:

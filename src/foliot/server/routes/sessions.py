@@ -115,9 +115,9 @@ async def list_sessions(
             channel=channel,
             archived=archived,
             limit=limit,
-            cursor=after or "",
+            cursor=await services.cursors.open(after) or "",
         )
-    return Json({"items": page.items} if page.cursor is None else {"items": page.items, "continue": page.cursor})
+    return Json(await services.cursors.page(page.items, page.cursor))
 
 
 @router.post("/v1/sessions")

@@ -116,9 +116,9 @@ async def list_all(
         which = Wanted(filter, phases, target, archived, lane, createdAfter, mode)
         async with services.list_reads.within_bounds(caller, request.scope, searched=which.is_searched or offset > 0):
             place = await newest_place(services)
-            cursor = continued or await place_of(services, caller, which, after)
+            cursor = await services.cursors.open(continued) or await place_of(services, caller, which, after)
             items, cursor = await list_tasks(services, caller, which, limit=limit, cursor=cursor, skip=offset)
-    answer = listed(Page(items, cursor, place.revision))
+    answer = await listed(services, Page(items, cursor, place.revision))
     answer["metadata"] = {"resourceVersion": str(place)}
     return Json(answer)
 

@@ -57,23 +57,30 @@ async def list_all(
     fitting = Filter("Worker", None, filter.labels, filter.fields)
     live = [each for each in await _live(services, caller) if matches(each, fitting)]
     with parameters():
-        page = await _page(services, caller.narrowed(filter), live, limit, continued or after)
-    return Json(listed(page))
+        page = await _page(services, caller.narrowed(filter), live, limit, continued, after)
+    return Json(await listed(services, page))
 
 
 async def _page(
-    services: Services, declared: Filter | None, live: list[Document], limit: int, after: str | None
+    services: Services,
+    declared: Filter | None,
+    live: list[Document],
+    limit: int,
+    continued: str | None,
+    after: str | None,
 ) -> Page:
     """Live ones come first, and all at once: there are never many."""
     revision = await services.resources.revision()
     names = {each["metadata"]["name"] for each in live}
-    behind = after in names
+    first = not (continued or after)
+    cursor = await services.cursors.open(continued)
     if declared is None:
-        return Page([] if after else live, None, revision)
-    cursor = None if behind else await place_of(services.resources, declared, after)
+        return Page(live if first else [], None, revision)
+    if cursor is None and after not in names:
+        cursor = await place_of(services, declared, after)
     page = await services.resources.list(declared, limit=limit, cursor=cursor)
     others = [each for each in page.items if each["metadata"]["name"] not in names]
-    return Page(others if after else [*live, *others], page.cursor, revision)
+    return Page([*live, *others] if first else others, page.cursor, revision)
 
 
 @router.get("/v1/workers/{name}")

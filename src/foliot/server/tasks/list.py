@@ -18,8 +18,9 @@ from foliot.runtime.local.declared_work import is_work
 from foliot.server.auth.guard import DEFAULT
 from foliot.server.auth.identity import Caller
 from foliot.server.context import Services
+from foliot.server.cursors import is_sealed
 from foliot.server.errors import BadParameter
-from foliot.server.http.names import CURSOR_HINT, is_cursor
+from foliot.server.http.names import CURSOR_HINT
 from foliot.server.http.names import place_of as of_resources
 from foliot.store.base import Document, Filter, Key, Requirement
 from foliot.store.resources.selectors import holds, matches
@@ -94,8 +95,8 @@ async def place_of(services: Services, caller: Caller, wanted: Wanted, after: st
 
     Raises `BadParameter` for a name that there is not.
     """
-    if not after or is_cursor(after):
-        return after or None
+    if not after or is_sealed(after):
+        return await services.cursors.open(after)
     given, _, name = after.rpartition("/")
     space = given or wanted.filter.namespace or DEFAULT
     spaces = _spaces(caller, wanted)
@@ -108,7 +109,7 @@ async def place_of(services: Services, caller: Caller, wanted: Wanted, after: st
             return write_cursor([spaces.index(space) if space in spaces else 0, cursor_of(info.key)])
         filter = caller.narrowed(wanted.filter)
         if filter is not None and await _is_declared(services, space, name):
-            return write_cursor([len(spaces), await of_resources(services.resources, filter, f"{space}/{name}")])
+            return write_cursor([len(spaces), await of_resources(services, filter, f"{space}/{name}")])
     raise BadParameter(f"after: there is no task {name[:60]!r}", hint=CURSOR_HINT)
 
 
