@@ -107,3 +107,48 @@ async def test_every_route_refuses_somebody_without_a_token(
         concrete = path.replace("{kind}", "agents").replace("{", "").replace("}", "")
         answer = await http.request(method, concrete)
         assert answer.status_code == 401, (method, path)
+
+
+ORDERS: dict[str, dict[str, object]] = {
+    "/v1/sessions": {"agent": "x"},
+    "/v1/sessions/resolve": {"agent": "x"},
+    "/v1/sessions/rotate": {"agent": "x"},
+    "/v1/sessions/invalidate": {},
+    "/v1/runs": {"agent": "x", "input": "hello", "run_id": "r"},
+    "/v1/tasks/submit": {"target_kind": "agent", "target": "x", "message": "hello"},
+}
+
+
+@pytest.mark.parametrize("path", ORDERS)
+async def test_a_namespace_in_the_body_alone_is_the_one_that_is_meant(
+    path: str, http: httpx.AsyncClient, runtime: Runtime
+) -> None:
+    order, mine = ORDERS[path], await token(runtime, "operator", spaces=("a",))
+    author = await token(runtime, "author", spaces=("a",))
+    agent = {"metadata": {"name": "x", "namespace": "a"}, "spec": {"model_ref": "of-a"}}
+    assert (await http.post("/v1/agents", headers=author, json=agent)).status_code == 201
+
+    done = await http.post(path, headers=mine, json={**order, "namespace": "a"})
+    twice = await http.post(f"{path}?namespace=a", headers=mine, json={**order, "namespace": "a"})
+
+    assert done.status_code < 300, done.text
+    assert twice.status_code < 300, twice.text
+    for body in ({}, {"namespace": "b"}, {"namespace": "nowhere"}):
+        hidden = await http.post(path, headers=mine, json={**order, **body})
+        assert hidden.status_code == 404, (body, hidden.text)
+        assert hidden.json()["detail"] == "there is nothing of this name that you can see"
+    for query, said in (("a", "b"), ("b", "a"), ("a", "nowhere")):
+        two = await http.post(f"{path}?namespace={query}", headers=mine, json={**order, "namespace": said})
+        assert (two.status_code, two.json()["code"]) == (400, "usage"), two.text
+        assert "say it once" in two.json()["hint"]
+    reader = await token(runtime, "reader", spaces=("a",))
+    assert (await http.post(path, headers=reader, json={**order, "namespace": "a"})).status_code == 403
+
+
+@pytest.mark.parametrize("said", ["a/b", " a", "a b", 7, ["a"], "x" * 300])
+async def test_what_cannot_be_a_namespace_is_none_in_a_body(
+    said: object, http: httpx.AsyncClient, runtime: Runtime
+) -> None:
+    everywhere = await token(runtime, "admin", spaces=("*",))
+    answer = await http.post("/v1/sessions", headers=everywhere, json={"agent": "x", "namespace": said})
+    assert (answer.status_code, answer.json()["code"]) == (400, "usage"), answer.text

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from foliot.channels.keeper import ChannelKeeper
     from foliot.work.triggers.deliveries import Webhooks
 
+# Where the guard leaves in the scope whom it let in, and the role that a route must ask for which knows the namespace
+# only later.
 CALLER: Final = "foliot.caller"
+ROLE: Final = "foliot.role"
 
 
 class ServedResources(LocalResources):

@@ -287,7 +287,7 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
     # --- sessions; whose a session is, and who else may read it, is asked when it is known
     ("GET", "/v1/sessions"): RouteRow(READ, Operation("listSessions", _page("Session"))),
     ("POST", "/v1/sessions"): RouteRow(
-        OPERATE,
+        STEER,
         Operation(
             "createSession",
             ref("Session"),
@@ -298,19 +298,19 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
         KEPT,
     ),
     ("POST", "/v1/sessions/resolve"): RouteRow(
-        OPERATE,
+        STEER,
         Operation("resolveSession", ref("Session"), body=form("runtime.answers:SessionOrder"), fails=(404,)),
         AGAIN,
     ),
     ("POST", "/v1/sessions/rotate"): RouteRow(
-        OPERATE,
+        STEER,
         Operation(
             "rotateSession", ref("Session"), codes=("201",), body=form("runtime.answers:SessionOrder"), fails=(404,)
         ),
         KEPT,
     ),
     ("POST", "/v1/sessions/invalidate"): RouteRow(
-        OPERATE,
+        STEER,
         Operation("invalidateSessions", codes=("204",), body=form("runtime.answers:InvalidateOrder")),
         AGAIN,
     ),
@@ -378,7 +378,7 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
     ("GET", "/v1/folders/{agent}"): RouteRow(READ, Operation("getFolder", ref("UserFolder"))),
     ("GET", "/v1/folders/{agent}/content/{digest}"): RouteRow(READ, Operation("getFolderContent", ref("RunContent"))),
     ("POST", "/v1/folders/{agent}/delete"): RouteRow(
-        READ,
+        LOOK,
         Operation("deleteFolder", codes=("204",), body=form("runtime.answers:FolderOrder"), fails=(404,)),
         AGAIN,
     ),
@@ -479,7 +479,7 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
         AGAIN,
     ),
     ("POST", "/v1/tasks/submit"): RouteRow(
-        OPERATE,
+        STEER,
         Operation(
             "submitTask", _TASK, codes=("200", "201"), body=form("work.tasks.base:Command"), fails=(409,), tagged=True
         ),
@@ -493,7 +493,7 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
     ("GET", "/v1/tasks/{name}/changes"): RouteRow(READ, Operation("listTaskChanges", ref("BatchWire"), fails=(422,))),
     ("GET", "/v1/tasks/{name}/watch"): RouteRow(READ, Operation("watchTask", events=WORK_EVENTS, fails=(422,))),
     ("POST", "/v1/runs"): RouteRow(
-        OPERATE, Operation("startRun", _RUN, body=form("runtime.answers:RunOrder"), fails=(404, 409)), AGAIN
+        STEER, Operation("startRun", _RUN, body=form("runtime.answers:RunOrder"), fails=(404, 409)), AGAIN
     ),
     ("GET", "/v1/interrupted-runs"): RouteRow(LISTED, Operation("listInterruptedRuns", ref("RunList"), fails=(422,))),
     ("GET", "/v1/unknown-calls"): RouteRow(LISTED, Operation("listUnknownCalls", ref("DoubtPage"), fails=(422,))),

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from foliot.errors import Denied, FoliotError
 from foliot.server.auth.identity import EVERYWHERE, HIDDEN, Caller
 from foliot.server.auth.rules import RouteRule
-from foliot.server.context import CALLER, Services
+from foliot.server.context import CALLER, ROLE, Services
 from foliot.server.errors import Unauthenticated
 from foliot.server.http.query import NAMESPACE, check_names, query_of
 from foliot.server.http.request_keys import answer_once
@@ -24,8 +24,6 @@ from foliot.server.http.routing import Handler, Route, RouteGroup
 from foliot.server.route_table import ROUTES, RouteRow
 
 DEFAULT: Final = "default"
-# Where a route that knows the namespace only later finds the role that it must ask for.
-ROLE: Final = "foliot.role"
 _HINT: Final = "see server/route_table.py"
 
 

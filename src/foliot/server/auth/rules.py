@@ -7,7 +7,8 @@
     everywhere  in all namespaces: it concerns the whole installation
     named       in the namespace of `?namespace=`, `default` without one; checked before the route runs
     listed      as `anywhere`; the route narrows its filter with `Caller.narrowed`
-    inside      the route knows the namespace only when it has looked (a run, a body), and calls `Caller.require`
+    inside      the route knows the namespace only when it has looked (a run, a body), and calls `Caller.require`;
+                for orders that may name their namespace `form_in` does (`http/bodies.py`)
 """
 
 from __future__ import annotations

@@ -18,8 +18,12 @@ from foliot.common.threads import on_thread, unhurried
 from foliot.errors import InvalidInput, UsageError
 from foliot.kernel.arguments import repeated_name
 from foliot.kernel.json_texts import MOST_VALUES, deeper_than, has_more_values
+from foliot.resources.base import DEFAULT_NAMESPACE
 from foliot.resources.kinds import KINDS, Kind
 from foliot.resources.problems import ManifestError
+from foliot.resources.references import NAME_RULE, is_name
+from foliot.server.auth.identity import HIDDEN
+from foliot.server.context import CALLER, ROLE
 
 if TYPE_CHECKING:
     from foliot.resources.reader import Bundle, Complete, Loaded
@@ -92,20 +96,25 @@ def _formed(body: bytes, shape: type[T]) -> T:
         raise UsageError(f"the body is not JSON: {error}") from None
 
 
-async def form_in(request: Request, shape: type[T], own: str) -> T:
-    """Reads a form that may name its namespace: `own`, that of the request, when it says none, and no other.
+async def form_in(request: Request, shape: type[T], asked: str | None) -> T:
+    """Reads a form that may name its namespace, and lets the caller pass if they have the role of the route there.
 
-    Raises `UsageError` when they differ.
+    It is that of the query, which is `asked`, or that of the body, or `default`. Raises `UsageError` when both name
+    one, and not the same; `NotFound` and `Denied` as the guard does for routes that it knows the namespace of.
     """
     said = await form(request, dict[str, Any])
-    _refuse_unknown(said, shape)
-    if said.get("namespace") not in (None, "", own):
+    named = said.get("namespace") or asked or DEFAULT_NAMESPACE
+    if not isinstance(named, str) or not is_name(named):
+        raise UsageError(f"{str(named)[:253]!r} cannot be a namespace", hint=f"a name is {NAME_RULE}")
+    if asked and named != asked:
         raise UsageError(
-            f"the namespace {str(said['namespace'])[:253]!r} of the body is not {own!r} of the request",
-            hint="say it in the query (namespace=…), and leave it out of the body",
+            f"the namespace {named!r} of the body is not {asked!r} of the request",
+            hint="say it once: in the query (namespace=…), or in the body",
         )
+    request.scope[CALLER].require(request.scope[ROLE], named, missing=HIDDEN)
+    _refuse_unknown(said, shape)
     try:
-        return msgspec.convert({**said, "namespace": own}, type=shape)
+        return msgspec.convert({**said, "namespace": named}, type=shape)
     except msgspec.ValidationError as error:
         raise _unfit(error, shape) from None
 

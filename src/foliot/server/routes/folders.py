@@ -88,7 +88,7 @@ async def delete(
     agent: AgentName, request: Request, services: Services, caller: Caller, namespace: Namespace = None
 ) -> Response:
     """Delete a folder with all that is in it. A run that had begun with it does not bring it back."""
-    order = await form_in(request, FolderOrder, space(namespace))
+    order = await form_in(request, FolderOrder, namespace)
     key = _key(caller, order.namespace, agent, order.user, order.system)
     act = ActRecord(
         services.runtime,

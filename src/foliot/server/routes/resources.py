@@ -14,9 +14,9 @@ from foliot.errors import InvalidInput, NotFound
 from foliot.resources.kinds import KINDS
 from foliot.resources.names import STEERING
 from foliot.resources.wording import as_written
-from foliot.server.auth.guard import HIDDEN, ROLE, new_router
+from foliot.server.auth.guard import HIDDEN, new_router
 from foliot.server.auth.identity import Caller
-from foliot.server.context import Services
+from foliot.server.context import ROLE, Services
 from foliot.server.errors import MethodNotAllowed
 from foliot.server.http.bodies import as_object, check_place, manifest, mapping, patch_of
 from foliot.server.http.envelope import REQUEST_ID

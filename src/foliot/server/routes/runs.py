@@ -25,15 +25,15 @@ from foliot.runtime.answers import ForkOrder, RunContent, RunOrder
 from foliot.runtime.groups.work import Settled as SettlingWord
 from foliot.runtime.local.work import NEAR, interrupted_runs, leave_settled, several
 from foliot.server.audit import ActRecord, record
-from foliot.server.auth.guard import ROLE, new_router
+from foliot.server.auth.guard import new_router
 from foliot.server.auth.identity import Caller
 from foliot.server.auth.overrides import check_override
 from foliot.server.auth.run_access import check_ends, check_files, may_read, private_to, readable
-from foliot.server.context import Services
+from foliot.server.context import ROLE, Services
 from foliot.server.errors import BadParameter
 from foliot.server.http.bodies import form, form_in
 from foliot.server.http.envelope import REQUEST_ID
-from foliot.server.http.names import MOST, Continue, Limit, Namespace, clamped, last_event, parameters, space
+from foliot.server.http.names import MOST, Continue, Limit, Namespace, clamped, last_event, parameters
 from foliot.server.http.parameters import Path, Query
 from foliot.server.http.request_keys import id_by_key
 from foliot.server.http.responses import Json
@@ -127,7 +127,7 @@ async def list_runs(
 @router.post("/v1/runs")
 async def begin(request: Request, services: Services, caller: Caller, namespace: Namespace = None) -> Response:
     """Have an agent do something, driven here. The id is chosen by whoever asks, so that asking again finds the run."""
-    order = await form_in(request, RunOrder, space(namespace))
+    order = await form_in(request, RunOrder, namespace)
     check_chosen_id(order.run_id)
     identity = caller.identity(order.namespace, "http", user=order.user)
     options = order.options

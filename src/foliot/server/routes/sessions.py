@@ -156,7 +156,7 @@ async def invalidate(request: Request, services: Services, caller: Caller, names
 
     Of another user than the caller it needs the role admin.
     """
-    order = await form_in(request, InvalidateOrder, space(namespace))
+    order = await form_in(request, InvalidateOrder, namespace)
     user = order.user.strip() or caller.name
     caller.require("operator" if user == caller.name else "admin", order.namespace)
     id = request.scope[REQUEST_ID]
@@ -438,7 +438,7 @@ def _missing(id: str) -> NotFound:
 
 
 async def _ordered(request: Request, caller: Caller, namespace: str | None) -> tuple[SessionOrder, Place, Identity]:
-    order = await form_in(request, SessionOrder, space(namespace))
+    order = await form_in(request, SessionOrder, namespace)
     identity = caller.identity(order.namespace, "http", user=order.user)
     check_override(caller, order.namespace, model=order.model)
     return order, Place(order.namespace, order.agent, identity.user, order.channel), identity

@@ -18,9 +18,9 @@ from foliot.resources.kinds import KINDS
 from foliot.resources.names import check_labels
 from foliot.runtime.local.declared_work import is_work
 from foliot.server.audit import AcceptedTasks, ActRecord, TakenBack
-from foliot.server.auth.guard import HIDDEN, ROLE, new_router
+from foliot.server.auth.guard import HIDDEN, new_router
 from foliot.server.auth.identity import Caller
-from foliot.server.context import Services
+from foliot.server.context import ROLE, Services
 from foliot.server.errors import PreconditionRequired
 from foliot.server.http.bodies import as_object, check_place, form, form_in, manifest, manifests, mapping
 from foliot.server.http.envelope import REQUEST_ID
@@ -181,7 +181,7 @@ async def submit(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Have a system or an agent do something; 201 when the task is new."""
-    command = normalise(await form_in(request, Command, space(namespace)))
+    command = normalise(await form_in(request, Command, namespace))
     key = one_key(idempotency_key, command.idempotency_key)
     check_labels(command.labels)
     check_chosen_name(command.name)
