@@ -137,3 +137,14 @@ async def test_a_cursor_of_another_list_is_refused_like_one_of_nobody(path: str,
         name = "after" if other == "/v1/unknown-calls" else "continue"
         answer = await http.get(other, params={name: page["continue"], "namespace": "default"})
         assert (answer.status_code, answer.json().get("detail")) == (400, REFUSED), other
+
+
+@pytest.mark.parametrize("path", [*LISTS, "/v1/audit"])
+async def test_a_mistyped_filter_is_refused_with_what_was_probably_meant(path: str, http: httpx.AsyncClient) -> None:
+    for wrong, meant in {"namespce": "namespace", "limt": "limit", "Limit": "limit"}.items():
+        answer = await http.get(path, params={wrong: "1"})
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid"), answer.text
+        assert answer.json()["detail"] == f"{wrong}: there is no such parameter here"
+        assert answer.json()["hint"] == f"did you mean {meant}?"
+    nothing_like_it = await http.get(path, params={"zzzzzz": "1"})
+    assert "the parameters are" in nothing_like_it.json()["hint"]
