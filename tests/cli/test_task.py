@@ -226,6 +226,8 @@ def test_lists_can_be_filtered_paged_and_printed_in_every_format(duo):
     assert names(duo, "--label", "n=2") == ["job-2"]
     assert names(duo, "--target", "nobody") == []
     assert names(duo, "--since", "1h") == ["job-2", "job-1", "job-0"]
+    assert names(duo, "--since", "2020-01-31", "--until", "2100-01-31T00:00:00Z") == ["job-2", "job-1", "job-0"]
+    assert names(duo, "--until", "2020-01-31") == []
     page = json.loads(duo("task", "list", "--limit", "2", "-o", "json").out)
     assert [item["metadata"]["name"] for item in page["items"]] == ["job-2", "job-1"]
     assert names(duo, "--continue", page["continue"]) == ["job-0"]

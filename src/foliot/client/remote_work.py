@@ -300,6 +300,7 @@ class RemoteTasks(RemoteGroup, TaskGroup):
         labels: dict[str, str] | None = None,
         lane: str | None = None,
         created_after: float | None = None,
+        created_before: float | None = None,
         archived: bool = False,
         limit: int = 50,
         cursor: str | None = None,
@@ -316,6 +317,7 @@ class RemoteTasks(RemoteGroup, TaskGroup):
             labelSelector=",".join(f"{key}={value}" for key, value in (labels or {}).items()) or None,
             lane=lane,
             createdAfter=created_after,
+            createdBefore=created_before,
             archived=archived,
         )
         return wire.read_tasks(found.items), found.cursor

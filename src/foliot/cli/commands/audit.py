@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -10,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from foliot.cli.commands.wait import moment_option, parse_moment
 from foliot.cli.invocation import current
 from foliot.cli.reach import connected, namespace, run
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import confirm, out, paint
-from foliot.common.durations import seconds
 from foliot.common.hosts import shown_host
 from foliot.common.text import counted, one_line, safe_json
 from foliot.errors import UsageError
@@ -47,7 +48,8 @@ def _filters(command: F) -> F:
             click.option("--tool", default="", metavar="NAME", help="Only calls of this tool."),
             click.option("--agent", default="", metavar="NAME", help="Only calls by this agent."),
             click.option("--run", "run_id", default="", metavar="RUN", help="Only calls of this run."),
-            click.option("--since", default=None, metavar="AGE", help="Only the last 2h, 7d, ….", callback=_ago),
+            moment_option("--since", help="Only from then on: 2h or 7d ago, 2026-01-31, or a full time."),
+            moment_option("--until", help="Only from before then."),
             click.option("-A", "--all-namespaces", is_flag=True, help="Look in every namespace."),
         )
     ):
@@ -55,13 +57,8 @@ def _filters(command: F) -> F:
     return command
 
 
-def _ago(context: click.Context, _: click.Parameter, age: str | None) -> float:
-    if age is None:
-        return 0.0
-    try:
-        return time.time() - seconds(age)
-    except ValueError:
-        raise UsageError(f"{age!r} is not an age", hint="such as 30m, 2h or 7d") from None
+def _span(since: float | None, until: float | None) -> tuple[float, float]:
+    return since or 0.0, math.inf if until is None else until
 
 
 # --- verify ------------------------------------------------------------------------------------------------------
@@ -158,22 +155,7 @@ def prune(before: str, yes: bool) -> int:
 
     A log that does not hold is not cut. Export what must be kept longer first: `foliot audit export`.
     """
-    return run(_prune(_moment(before), yes))
-
-
-def _moment(text: str) -> float:
-    """Seconds since 1970 of an age or a time. Raises `UsageError`."""
-
-    try:
-        return time.time() - seconds(text)
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        hint = "such as 90d, 2026-01-31 or 2026-01-31T12:00:00Z"
-        raise UsageError(f"{text!r} is neither an age nor a time", hint=hint) from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return run(_prune(parse_moment(before), yes))
 
 
 async def _prune(before: float, yes: bool) -> int:
@@ -207,7 +189,7 @@ async def _prune(before: float, yes: bool) -> int:
     "--moment",
     default="",
     metavar="WHAT",
-    help="Only these: admitted, refused, finished, decided, act, budget, egress.",
+    help="Only these: admitted, refused, finished, decided, act, budget, egress, …",
 )
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="At most N.")
 @output_option("table", "wide", "json", default="table", help="table, wide or json.")
@@ -215,7 +197,8 @@ def list_command(
     tool: str,
     agent: str,
     run_id: str,
-    since: float,
+    since: float | None,
+    until: float | None,
     all_namespaces: bool,
     call_id: str,
     outcome: str | None,
@@ -228,7 +211,7 @@ def list_command(
     Each connection of a sandbox is a record of its own: --moment egress.
     """
     space = "" if all_namespaces else namespace()
-    wanted = AuditFilter(space, agent, tool, run_id, call_id, moment, outcome or "", since=since)
+    wanted = AuditFilter(space, agent, tool, run_id, call_id, moment, outcome or "", *_span(since, until))
     return run(_list(wanted, limit, output))
 
 
@@ -363,9 +346,18 @@ async def _export(file: Any) -> int:
     help="tool, agent, day or run.",
 )
 @output_option("table", "json", default="table", help="table or json.")
-def summary(tool: str, agent: str, run_id: str, since: float, all_namespaces: bool, by: str, output: str) -> int:
+def summary(
+    tool: str,
+    agent: str,
+    run_id: str,
+    since: float | None,
+    until: float | None,
+    all_namespaces: bool,
+    by: str,
+    output: str,
+) -> int:
     """Add up calls: how many ran, failed or were refused, and the time and bytes they took."""
-    wanted = AuditFilter("" if all_namespaces else namespace(), agent, tool, run_id, since=since)
+    wanted = AuditFilter("" if all_namespaces else namespace(), agent, tool, run_id, "", "", "", *_span(since, until))
     return run(_summary(wanted, cast("By", by), output))
 
 

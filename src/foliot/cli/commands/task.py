@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from foliot.cli.commands.run import looks_like_files
-from foliot.cli.commands.wait import parse_seconds
+from foliot.cli.commands.wait import moment_option, parse_seconds
 from foliot.cli.errors import say, tell, warn
 from foliot.cli.invocation import is_terminal
 from foliot.cli.reach import namespace, run
@@ -419,7 +419,8 @@ def task() -> None:
 @click.option("--target", metavar="NAME", help="Only of this system or agent.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Only with this label.")
 @click.option("--lane", metavar="LANE", help="Only of this lane.")
-@click.option("--since", "age", metavar="TIME", help="Only those accepted in the last 30s, 5m, 1h, …")
+@moment_option("--since", help="Only those accepted from then on: 30m or 2h ago, 2026-01-31, or a full time.")
+@moment_option("--until", help="Only those accepted until then.")
 @click.option("--archived", is_flag=True, help="Archived ones as well.")
 @click.option("--limit", type=click.IntRange(1, 200), default=20, show_default=True, metavar="N", help="At most N.")
 @click.option("--continue", "cursor", metavar="CURSOR", help="Where the page before ended.")
@@ -437,7 +438,8 @@ async def _list(
     target: str | None,
     labels: tuple[str, ...],
     lane: str | None,
-    age: str | None,
+    since: float | None,
+    until: float | None,
     archived: bool,
     limit: int,
     cursor: str | None,
@@ -449,7 +451,8 @@ async def _list(
             phases=phases,
             labels=parse_pairs(labels, "label"),
             lane=lane,
-            created_after=None if age is None else time.time() - parse_seconds(age),
+            created_after=since,
+            created_before=until,
             archived=archived,
             limit=limit,
             cursor=cursor,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import click
 
@@ -16,12 +17,16 @@ from foliot.cli.show.tables import at
 from foliot.cli.targets import parse_targets
 from foliot.cli.terminal import out
 from foliot.common.durations import seconds
+from foliot.common.times import MOMENT_FORMS, read_moment
 from foliot.errors import FoliotError, Gone, NotFound, UsageError
 from foliot.resources.kinds import phase_of
 from foliot.runtime.groups.groups import StoreGroups
 from foliot.store.base import Document, Filter
 
 LOOK_EVERY = 0.25
+# A number of seconds since 1970 that is smaller was meant as an age.
+FIRST_YEARS: Final = 1e8
+F = TypeVar("F", bound=Callable[..., Any])
 Test: TypeAlias = Callable[[Document | None], bool]
 
 
@@ -147,3 +152,23 @@ def parse_seconds(text: str) -> float:
         return seconds(f"{text}s" if text.replace(".", "", 1).isdecimal() else text)
     except ValueError as error:
         raise UsageError(f"{text!r} is not a length of time: {error}.", hint="For example 30s, 5m or 1h30m.") from None
+
+
+def parse_moment(text: str) -> float:
+    """`2h` ago, `2026-11-16`, `2026-11-16T09:30:00Z` in seconds since 1970. Raises `UsageError`."""
+    try:
+        moment = read_moment(text, now=time.time())
+    except ValueError:
+        raise UsageError(f"{text!r} is neither a time nor an age.", hint=f"For example {MOMENT_FORMS}.") from None
+    if moment < FIRST_YEARS and text.strip().isdecimal():
+        raise UsageError(f"{text!r} has no unit.", hint=f"For example {text.strip()}s, {text.strip()}m; or 2026-11-16.")
+    return moment
+
+
+def moment_option(*names: str, help: str) -> Callable[[F], F]:
+    """Return an option that takes a moment, as `parse_moment` reads it; None when it is not given."""
+    return click.option(*names, metavar="TIME", help=help, callback=_moment)
+
+
+def _moment(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    return None if text is None else parse_moment(text)

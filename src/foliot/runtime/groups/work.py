@@ -344,11 +344,15 @@ class TaskGroup(Group):
         labels: dict[str, str] | None = None,
         lane: str | None = None,
         created_after: float | None = None,
+        created_before: float | None = None,
         archived: bool = False,
         limit: int = 50,
         cursor: str | None = None,
     ) -> tuple[Rows[TaskInfo], str | None]:
-        """List tasks, newest first, with the cursor of the next page. Raises `InvalidInput`."""
+        """List tasks, newest first, with the cursor of the next page. Times are in seconds since 1970.
+
+        Raises `InvalidInput`.
+        """
 
     async def wait(self, name: str, *, namespace: str = "default", timeout: float | None = None) -> TaskInfo:
         """Wait until a task has ended. Raises `NotFound`, and `TimeoutError` after `timeout` seconds; 0 looks once."""

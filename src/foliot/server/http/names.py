@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 from starlette.requests import Request
 
+from foliot.common.times import MOMENT_FORMS
 from foliot.errors import InvalidInput
 from foliot.resources.kinds import Kind
 from foliot.server.auth.guard import DEFAULT
@@ -55,6 +56,11 @@ After = Annotated[
 ]
 Continue = Annotated[
     str | None, Query(alias="continue", max_length=1500, description="`continue` of the page before; nothing else.")
+]
+MOMENT: Final = f"A time: {MOMENT_FORMS}."
+CreatedAfter = Annotated[float | None, Query(moment=True, description=f"Only what was created then or later. {MOMENT}")]
+CreatedBefore = Annotated[
+    float | None, Query(moment=True, description=f"Only what was created then or earlier. {MOMENT}")
 ]
 Labels = Annotated[str | None, Query(description="Such as `app=web,tier!=test,env in (a,b),!legacy`.")]
 Fields = Annotated[str | None, Query(description="Such as `status.phase=Ready`.")]

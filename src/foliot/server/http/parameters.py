@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from math import inf, isfinite
@@ -35,6 +36,7 @@ from typing import (
 from starlette.requests import Request
 from starlette.types import Scope
 
+from foliot.common.times import read_moment
 from foliot.server.errors import InvalidParameters, ParameterError
 from foliot.server.http.query import query_of
 
@@ -52,7 +54,8 @@ class Query:
     """A parameter of the query. `alias` is its name where that is not the name of the argument.
 
     `pattern` is of the whole text. `values` are told and not checked: the handler knows better what to say of others.
-    `change` is applied to what was read and is within the bounds.
+    `change` is applied to what was read and is within the bounds. With `moment` a number of seconds since 1970 may be
+    written as a time, a date or an age too (`common/times.py`).
     """
 
     place: ClassVar[str] = "query"
@@ -67,6 +70,7 @@ class Query:
     pattern: str = ""
     values: tuple[str, ...] = ()
     change: Callable[[Any], Any] | None = None
+    moment: bool = False
     deprecated: bool = False
 
     def named(self, argument: str) -> str:
@@ -146,8 +150,8 @@ class Parameter:
 
     def described(self) -> dict[str, Any]:
         """Return it as OpenAPI tells it."""
-        schema = {**_schema(self.type), **self.marker.bounds()}
-        if self.default not in (REQUIRED, None, inf):
+        schema = {"type": "string"} if self.marker.moment else {**_schema(self.type), **self.marker.bounds()}
+        if self.default not in (REQUIRED, None, inf) and not self.marker.moment:
             schema["default"] = self.default
         told: dict[str, Any] = {"name": self.name, "in": self.place, "required": self.default is REQUIRED}
         if self.marker.description:
@@ -273,7 +277,9 @@ def _without_none(hint: Any) -> Any:
 def _reader(kind: Any, marker: Query) -> Reader:
     """Put the steps together once: what becomes of the text, its bounds, and what is made of it then."""
     steps: list[Callable[[Any], Any]] = []
-    if get_origin(kind) is Literal:
+    if marker.moment:
+        steps.append(_moment)
+    elif get_origin(kind) is Literal:
         steps.append(_one_of(get_args(kind)))
     elif kind is not str:
         steps.append(_READERS[kind])
@@ -314,6 +320,10 @@ def _number(text: str) -> float:
     if not isfinite(value):
         raise ValueError("must be a finite number")
     return value
+
+
+def _moment(text: str) -> float:
+    return read_moment(text, now=time.time())
 
 
 def _yes_no(text: str) -> bool:

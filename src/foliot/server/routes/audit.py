@@ -18,7 +18,7 @@ from foliot.server.auth.guard import HIDDEN, new_router
 from foliot.server.auth.identity import Caller
 from foliot.server.context import Services
 from foliot.server.http.bodies import form
-from foliot.server.http.names import Limit
+from foliot.server.http.names import MOMENT, Limit, parameters
 from foliot.server.http.parameters import Fields, Path, Query
 from foliot.server.http.responses import Json
 from foliot.store.audit.chain import ChainHead
@@ -30,7 +30,7 @@ WAYS: Final = get_args(By)
 LARGEST: Final = 2**62
 Number = Annotated[int, Path(ge=-LARGEST, lt=LARGEST, description="The number of the record.")]
 Wanted = Annotated[
-    AuditFilter, Fields({str: Query(max_length=253), float: Query(ge=0, description="Seconds since 1970.")})
+    AuditFilter, Fields({str: Query(max_length=253), float: Query(ge=0, moment=True, description=MOMENT)})
 ]
 Before = Annotated[int | None, Query(ge=1, lt=LARGEST, description="The last number of the page before.")]
 

@@ -27,6 +27,8 @@ from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.names import (
     After,
     Continue,
+    CreatedAfter,
+    CreatedBefore,
     DryRun,
     Fields,
     IdempotencyKey,
@@ -72,7 +74,6 @@ Offset = Annotated[
 ]
 Archived = Annotated[bool, Query(description="Those that were archived too.")]
 Lane = Annotated[str | None, Query(max_length=63, description="Only work in this lane.")]
-CreatedAfter = Annotated[float | None, Query(description="Only work after this time: seconds since 1970.")]
 Mode = Annotated[Literal["run", "template"] | None, Query(description="`run`: only work; `template`: only templates.")]
 Alike = Annotated[bool, Query(description="Also the only one whose name begins or ends so.")]
 Outline = Annotated[bool, Query(alias="outline", description="As in lists: without messages and history.")]
@@ -106,6 +107,7 @@ async def list_all(
     target: Target = None,
     lane: Lane = None,
     createdAfter: CreatedAfter = None,
+    createdBefore: CreatedBefore = None,
     archived: Archived = False,
     mode: Mode = None,
 ) -> Response:
@@ -113,7 +115,7 @@ async def list_all(
     filter = wanted("Task", namespace, labelSelector or labels, fieldSelector)
     with parameters():
         phases = read_phases(phase or "", TASK_PHASES, API_PHASES)
-        which = Wanted(filter, phases, target, archived, lane, createdAfter, mode)
+        which = Wanted(filter, phases, target, archived, lane, createdAfter, createdBefore, mode)
         async with services.list_reads.within_bounds(caller, request.scope, searched=which.is_searched or offset > 0):
             place = await newest_place(services)
             cursor = await services.cursors.open(continued) or await place_of(services, caller, which, after)

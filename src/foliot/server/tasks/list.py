@@ -51,11 +51,13 @@ class Wanted:
     archived: bool = False
     lane: str | None = None
     created_after: float | None = None
+    created_before: float | None = None
     mode: str | None = None
 
     @property
     def only_work(self) -> bool:
-        narrowed = self.phases or self.target or self.archived or self.lane or self.created_after is not None
+        timed = self.created_after is not None or self.created_before is not None
+        narrowed = self.phases or self.target or self.archived or self.lane or timed
         return self.mode == "run" or bool(narrowed)
 
     @property
@@ -143,6 +145,7 @@ async def _work(
             selector=wanted.filter.labels,
             archived=wanted.archived,
             created_after=wanted.created_after,
+            created_before=wanted.created_before,
             limit=limit - len(found),
             cursor=cursor,
             **narrowed,
