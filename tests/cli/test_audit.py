@@ -118,6 +118,9 @@ def test_a_changed_record_is_found_and_its_place_told(foliot: Foliot, desk: Path
 def test_what_is_no_head_or_age_is_refused(foliot: Foliot) -> None:
     assert foliot("audit", "verify", "--head", "nonsense").code == 2
     assert foliot("audit", "list", "--since", "yesterday").code == 2
+    assert "90s" in foliot("audit", "list", "--since", "90").err
+    assert foliot("audit", "list", "--outcome", "faild").code == 2
+    assert foliot("audit", "list", "--until", "2020-01-31", "-o", "json").out.strip() == "[]"
 
 
 def test_an_empty_log_says_so(foliot: Foliot) -> None:

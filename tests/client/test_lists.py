@@ -21,8 +21,9 @@ from foliot.store.queue import queue
 
 def entry(n: int) -> dict[str, Any]:
     metering = {"attempts": 1, "seconds": 0.0, "bytes_in": 0, "bytes_out": 0}
-    named = {name: f"{name}{n}" for name in ("namespace", "agent", "tool", "run_id", "call_id", "outcome")}
-    return {**named, "at": 100.0 * n, "moment": "finished" if n == 1 else "refused", "metering": metering}
+    named = {name: f"{name}{n}" for name in ("namespace", "agent", "tool", "run_id", "call_id")}
+    words = {"moment": "finished", "outcome": "ok"} if n == 1 else {"moment": "refused", "outcome": "denied"}
+    return {**named, **words, "at": 100.0 * n, "metering": metering}
 
 
 # One value for each field of the filter, by which the first of two records is found and the second is not.

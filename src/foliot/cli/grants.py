@@ -12,6 +12,7 @@ import click
 from foliot.cli.invocation import current
 from foliot.common.durations import seconds
 from foliot.common.times import iso_seconds
+from foliot.engine.audit.words import Act
 from foliot.errors import UsageError
 from foliot.settings.settings import Given, as_namespace
 
@@ -84,7 +85,7 @@ async def opened_store() -> AsyncGenerator[Database]:
         await database.close()
 
 
-async def record(database: Database, verb: str, kind: str, name: str, **more: Any) -> None:
+async def record(database: Database, verb: Act, kind: str, name: str, **more: Any) -> None:
     """Keep who did it, in the audit log."""
     from foliot.cli.runtimes import whoami
     from foliot.server.audit import entry_of

@@ -16,6 +16,7 @@ from typing import Any, Final
 from foliot.catalog.apply import find, list_all
 from foliot.catalog.declared import key_of
 from foliot.engine.audit.entry import act_entry
+from foliot.engine.audit.words import Act
 from foliot.engine.definition.references import check_declared
 from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, NotFound, Unavailable
 from foliot.resources.agreed import Agreed
@@ -55,7 +56,7 @@ ATTEMPTS: Final = 5
 
 
 def entry_of(
-    caller: Caller | None, verb: str, kind: str, namespace: str, name: str, *, request: str = "", **more: Any
+    caller: Caller | None, verb: Act, kind: str, namespace: str, name: str, *, request: str = "", **more: Any
 ) -> dict[str, Any]:
     """The members of the record of one act. `verb` is in the past tense, and becomes the outcome."""
     who = (caller.name, caller.known_by) if caller else ("", "store")
@@ -74,7 +75,7 @@ class ActRecord:
         self,
         runtime: Runtime,
         caller: Caller,
-        verb: str,
+        verb: Act,
         kind: str,
         namespace: str,
         name: str,
@@ -122,7 +123,7 @@ class ActRecord:
 class AcceptedTasks:
     """The records of tasks that are accepted one after the other: called with the namespace of each."""
 
-    def __init__(self, runtime: Runtime, caller: Caller, verb: str, request: str) -> None:
+    def __init__(self, runtime: Runtime, caller: Caller, verb: Act, request: str) -> None:
         self._new = partial(ActRecord, runtime, caller, verb, "Task", name="", request=request)
         self._acts: list[ActRecord] = []
 
@@ -145,7 +146,7 @@ def _appended(entries: list[dict[str, Any]], *, told: bool) -> Tx[list[AuditReco
 async def record(
     runtime: Runtime,
     caller: Caller,
-    verb: str,
+    verb: Act,
     kind: str,
     namespace: str,
     name: str,

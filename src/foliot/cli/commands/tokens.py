@@ -19,6 +19,7 @@ from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out
 from foliot.client.open import server_of
+from foliot.engine.audit.words import Act
 from foliot.errors import NotFound
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ class OnStore:
         await self._record("token_revoked", info)
         return info.name
 
-    async def _record(self, verb: str, info: TokenInfo) -> None:
+    async def _record(self, verb: Act, info: TokenInfo) -> None:
         roles, where = [*info.roles], [*info.namespaces]
         await record(self._database, verb, "Token", info.name, id=info.id, roles=roles, where=where)
 

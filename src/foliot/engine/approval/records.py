@@ -12,6 +12,7 @@ from typing import Final
 
 from foliot.engine.audit.entry import decision_entry
 from foliot.engine.audit.log import AuditTrail
+from foliot.engine.audit.words import Decided
 from foliot.errors import InvalidInput, Unavailable
 from foliot.kernel.run.state import Call, State
 from foliot.store.audit.log import AuditRecord, append_records
@@ -29,7 +30,7 @@ class DecisionLog:
         self._trail = trail
 
     def new(
-        self, outcome: str, by: str, at: float, *, actor: str = "", in_transaction: TransactionBody | None = None
+        self, outcome: Decided, by: str, at: float, *, actor: str = "", in_transaction: TransactionBody | None = None
     ) -> DecisionRecord:
         """The record of a decision that is about to be stored, in the name of `by`.
 
@@ -44,14 +45,14 @@ class DecisionRecord:
     def __init__(
         self,
         trail: AuditTrail | None,
-        outcome: str,
+        outcome: Decided,
         by: str,
         at: float,
         actor: str,
         in_transaction: TransactionBody | None,
     ) -> None:
         self._trail = trail
-        self._outcome = outcome
+        self._outcome: Decided = outcome
         self._by = by
         self._at = at
         self._actor = actor

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from foliot.engine.approval.documents import shown
+from foliot.engine.audit.words import Act, BudgetOutcome, CallOutcome, Decided
 from foliot.engine.budgets.declared import Payer
 from foliot.kernel.messages import Media, ToolResult, Usage
 from foliot.sandbox.egress.rules import EgressRecord
@@ -163,7 +164,7 @@ def entry_of(
     )
 
 
-def decision_entry(document: Document, outcome: str, by: str, at: float, actor: str = "") -> dict[str, Any]:
+def decision_entry(document: Document, outcome: Decided, by: str, at: float, actor: str = "") -> dict[str, Any]:
     """The record of what was decided: about a parked call, or about calls in advance.
 
     `by` is in whose name, `actor` who did it when that is somebody else.
@@ -191,7 +192,7 @@ def decision_entry(document: Document, outcome: str, by: str, at: float, actor: 
 
 
 def budget_entry(
-    payer: Payer, run_id: str, act: str, outcome: str, budget: str, message: str, at: float
+    payer: Payer, run_id: str, act: str, outcome: BudgetOutcome, budget: str, message: str, at: float
 ) -> dict[str, Any]:
     """The record of a budget that had no room (`paused`, `stopped`), or of which much is spent (`warned`)."""
     kind, _, rest = act.partition("/")
@@ -262,7 +263,7 @@ def unfenced_entry(owner: FenceOwner, command: Sequence[str], at: float) -> dict
     }
 
 
-def outcome_of(record: CallRecord) -> str:
+def outcome_of(record: CallRecord) -> CallOutcome:
     """One word: allowed, asked, denied (by a rule), refused (for another reason), ok, failed, or unknown.
 
     Unknown: the call may have acted, and nobody has been told how it ended.
@@ -418,7 +419,7 @@ def _text(value: str, longest: int = LONGEST_NAME) -> str:
 
 
 def act_entry(
-    user: str, known_by: str, verb: str, kind: str, namespace: str, name: str, /, *, request: str = "", **more: Any
+    user: str, known_by: str, verb: Act, kind: str, namespace: str, name: str, /, *, request: str = "", **more: Any
 ) -> dict[str, Any]:
     """The members of the record of what somebody did to a resource. `verb` is in the past tense, and is the outcome."""
     return {

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from foliot.engine.audit.entry import budget_entry, egress_entry, entry_of, unfenced_entry
 from foliot.engine.audit.sinks import SinkContext, SinkFeed, open_feeds
+from foliot.engine.audit.words import BudgetOutcome
 from foliot.engine.budgets.declared import Payer
 from foliot.errors import FoliotError, Unavailable
 from foliot.sandbox.egress.rules import EgressRecord
@@ -100,7 +101,7 @@ class AuditTrail:
         self._enqueue(_Pending(entry_of, (entry, arguments, self.masker, usage), kept))
         return None if kept is None else _durable(kept)
 
-    def budget(self, payer: Payer, act: PaidAct, outcome: str, budget: str, message: str) -> None:
+    def budget(self, payer: Payer, act: PaidAct, outcome: BudgetOutcome, budget: str, message: str) -> None:
         """A budget had no room for an act, or much of it is spent. Never waits, never raises."""
         if self._closed:
             self._drop(1, "the log is closed")

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from foliot.common.cancellation import stop_tasks
 from foliot.common.process import identity, is_gone
+from foliot.engine.audit.words import BudgetOutcome
 from foliot.engine.base import Clock
 from foliot.engine.budgets.declared import BudgetRule, DeclaredBudgets, Payer
 from foliot.engine.budgets.shortage import Shortage, crossed, passing, unpriced, worst_of
@@ -51,7 +52,7 @@ LONGEST_PAUSE: Final = 30.0
 class BudgetListener(Protocol):
     """Hears of hard stops and of warnings. Must return at once and must not raise."""
 
-    def __call__(self, payer: Payer, act: PaidAct, outcome: str, budget: str, message: str) -> None: ...
+    def __call__(self, payer: Payer, act: PaidAct, outcome: BudgetOutcome, budget: str, message: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from msgspec.structs import replace as changed
 from foliot.common.suggestions import check_word
 from foliot.engine.audit.completion import Completion
 from foliot.engine.audit.metering import By, Total, totals
+from foliot.engine.audit.words import check_filter
 from foliot.engine.budgets.declared import standings
 from foliot.engine.budgets.wakeups import paused_runs
 from foliot.engine.definition.references import list_all
@@ -65,7 +66,9 @@ class LocalAudit(AuditGroup):
     async def list(
         self, wanted: AuditFilter | None = None, *, limit: int = 50, before: int | None = None
     ) -> Rows[AuditRecord]:
-        return await self._log.find(wanted or AuditFilter(), limit=limit, before=before)
+        wanted = wanted or AuditFilter()
+        check_filter(wanted)
+        return await self._log.find(wanted, limit=limit, before=before)
 
     async def get(self, number: int) -> AuditRecord:
         return await self._log.get(number)
@@ -83,7 +86,9 @@ class LocalAudit(AuditGroup):
         return replace(verified, missing=tuple(f"{each.run_id}/{each.call_id}" for each in missing))
 
     async def totals(self, wanted: AuditFilter | None = None, *, by: By) -> Rows[Total]:
-        return await totals(self._log, wanted or AuditFilter(), by=by)
+        wanted = wanted or AuditFilter()
+        check_filter(wanted)
+        return await totals(self._log, wanted, by=by)
 
 
 async def audit_page(database: Database, after: int, *, limit: int = EXPORTED_AT_ONCE) -> list[AuditRecord]:

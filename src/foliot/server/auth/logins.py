@@ -17,6 +17,7 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from foliot.common.text import one_line
+from foliot.engine.audit.words import Act
 from foliot.errors import Conflict, Denied, FoliotError, UsageError
 from foliot.server.audit import LONGEST, entry_of
 from foliot.server.auth.identity import Caller
@@ -221,7 +222,7 @@ _TOLD: Final = "foliot_denials"
 
 
 async def tell(
-    request: Request, verb: str, kind: str, name: str, *, caller: Caller | None = None, namespace: str = "", **more: Any
+    request: Request, verb: Act, kind: str, name: str, *, caller: Caller | None = None, namespace: str = "", **more: Any
 ) -> None:
     """Keep the record of an act. It cannot be undone for want of a record, so this never raises."""
     services: Services = request.app.state.services

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from foliot.engine.approval.grants import new_grant_name
 from foliot.engine.approval.service import Decision
+from foliot.engine.audit.words import Act
 from foliot.server.audit import ActRecord
 from foliot.server.auth.guard import new_router
 from foliot.server.auth.identity import Caller
@@ -153,6 +154,6 @@ async def _decide(
     return resource(await services.runtime.inside.approvals.get(name, namespace=namespace))
 
 
-def _act(services: Services, caller: Caller, request: Request, verb: str, namespace: str, name: str) -> ActRecord:
+def _act(services: Services, caller: Caller, request: Request, verb: Act, namespace: str, name: str) -> ActRecord:
     id = request.scope[REQUEST_ID]
     return ActRecord(services.runtime, caller, verb, "ToolApproval", namespace, name, request=id)

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from foliot.common.suggestions import check_word
 from foliot.engine.audit.metering import By
+from foliot.engine.audit.words import check_filter
 from foliot.errors import InvalidInput, NotFound
 from foliot.runtime.local.groups import LocalGroups
 from foliot.runtime.local.operations import audit_page
@@ -46,6 +47,8 @@ async def list_records(
     request: Request, services: Services, caller: Caller, wanted: Wanted, limit: Limit = 50, before: Before = None
 ) -> Response:
     """Records, newest first. `continue` is `before` of the next page; it is missing on the last one."""
+    with parameters():
+        check_filter(wanted)
     found: list[AuditRecord] = []
     # Records of an outcome or a moment are looked for among all that the other filters leave.
     searched = wanted != AuditFilter(namespace=wanted.namespace, run_id=wanted.run_id, tool=wanted.tool)
@@ -70,6 +73,8 @@ async def totals(
 ) -> Response:
     """Adds up calls by tool, agent, day or run."""
     check_word("by", by, WAYS)  # also where the caller sees no namespace
+    with parameters():
+        check_filter(wanted)
     spaces = _spaces(caller, wanted.namespace)
     if len(spaces) > 1:
         raise InvalidInput("in which namespace?", hint="name one of those that you can see")

@@ -8,6 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.engine.audit.words import Act
 from foliot.errors import InvalidInput
 from foliot.kernel.identity import NOBODY
 from foliot.runtime.answers import MOST_JUDGED, Fates, Simulation
@@ -130,5 +131,5 @@ def _operations(services: Services, caller: Caller | None = None) -> LocalGroups
     return LocalGroups(services.runtime.inside, caller=identity)
 
 
-async def _record(services: Services, caller: Caller, request: Request, verb: str, name: str, **more: Any) -> None:
+async def _record(services: Services, caller: Caller, request: Request, verb: Act, name: str, **more: Any) -> None:
     await record(services.runtime, caller, verb, "Work", "", name, request=request.scope[REQUEST_ID], **more)

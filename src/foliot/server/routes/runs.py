@@ -14,6 +14,7 @@ from starlette.responses import Response
 from foliot.common.cursors import foreign_cursor, read_key, write_cursor
 from foliot.common.suggestions import read_phases
 from foliot.common.threads import unhurried
+from foliot.engine.audit.words import Act
 from foliot.engine.driver.ids import check_chosen_id
 from foliot.engine.driver.journal import FACT, summary_of
 from foliot.engine.explain.trace import trace_of
@@ -479,7 +480,7 @@ async def _place(services: Services, caller: Caller, after: str) -> int:
     return info.key
 
 
-def _act(services: Services, caller: Caller, request: Request, verb: str, namespace: str, run_id: str) -> ActRecord:
+def _act(services: Services, caller: Caller, request: Request, verb: Act, namespace: str, run_id: str) -> ActRecord:
     id = request.scope[REQUEST_ID]
     return ActRecord(services.runtime, caller, verb, "Run", namespace, run_id, request=id, run_id=run_id)
 

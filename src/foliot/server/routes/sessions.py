@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.common.suggestions import suggestion
+from foliot.engine.audit.words import Act
 from foliot.engine.driver.ids import check_chosen_id
 from foliot.errors import Denied, InvalidInput, NotFound, UsageError
 from foliot.kernel.identity import Identity
@@ -473,6 +474,6 @@ def _message(given: str | dict[str, Any]) -> Message | str:
         raise InvalidInput(f"the message cannot be read: {error}") from None
 
 
-async def _record(services: Services, caller: Caller, request: Request, verb: str, session: Session) -> None:
+async def _record(services: Services, caller: Caller, request: Request, verb: Act, session: Session) -> None:
     id = request.scope[REQUEST_ID]
     await record(services.runtime, caller, verb, "Session", session.place.namespace, session.id, request=id)

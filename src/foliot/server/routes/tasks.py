@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from foliot.client import wire
 from foliot.common.suggestions import read_phases
+from foliot.engine.audit.words import Act
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound
 from foliot.kernel.graph.lifecycle import API_PHASES, TASK_PHASES
 from foliot.kernel.identity import Identity
@@ -435,7 +436,7 @@ async def _accepted(services: Services, namespace: str, name: str) -> TaskInfo |
 
 
 def _act(
-    services: Services, caller: Caller, request: Request, verb: str, namespace: str, *, dry: bool = False
+    services: Services, caller: Caller, request: Request, verb: Act, namespace: str, *, dry: bool = False
 ) -> ActRecord:
     request_id = request.scope[REQUEST_ID]
     return ActRecord(services.runtime, caller, verb, "Task", namespace, "", request=request_id, dry=dry)

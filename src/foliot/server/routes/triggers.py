@@ -8,6 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.engine.audit.words import Act
 from foliot.errors import Conflict, InvalidInput
 from foliot.resources.powers import KIND_POWERS
 from foliot.runtime.session_posts import RuntimePosts
@@ -197,6 +198,6 @@ async def source_changed(
 
 
 async def _record(
-    services: Services, caller: Caller, request: Request, verb: str, kind: str, namespace: str, name: str
+    services: Services, caller: Caller, request: Request, verb: Act, kind: str, namespace: str, name: str
 ) -> None:
     await record(services.runtime, caller, verb, kind, namespace, name, request=request.scope[REQUEST_ID])

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.common.times import iso
+from foliot.engine.audit.words import Act
 from foliot.errors import Conflict, UsageError
 from foliot.server.audit import ActRecord
 from foliot.server.auth.authentication import TokenAuth
@@ -123,7 +124,7 @@ def _anothers(caller: Caller, username: str) -> str:
     return name
 
 
-def _act(services: Services, caller: Caller, request: Request, verb: str, name: str, **more: Any) -> ActRecord:
+def _act(services: Services, caller: Caller, request: Request, verb: Act, name: str, **more: Any) -> ActRecord:
     id = request.scope[REQUEST_ID]
     return ActRecord(services.runtime, caller, verb, "User", "", name, request=id, peer=peer_of(request), **more)
 
