@@ -107,15 +107,14 @@ async def test_bodies_of_one_commit_move_the_head_of_the_audit_log_once(
     database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    perform = sqlite_writer.Executor._perform
+    execute = sqlite_writer.Executor._execute
 
-    def performed(executor: sqlite_writer.Executor, statement: Statement) -> Any:
-        if executor._heads is None:
-            done.append(statement.name)
-        return perform(executor, statement)
+    def executed(executor: sqlite_writer.Executor, statement: Statement) -> Any:
+        done.append(statement.name)
+        return execute(executor, statement)
 
     await database.write(noted, 0)
-    monkeypatch.setattr(sqlite_writer.Executor, "_perform", performed)
+    monkeypatch.setattr(sqlite_writer.Executor, "_execute", executed)
     # Handed in without a wait between them, so they are one batch. Who reads the log sees all that came before.
     first = [database.write(noted, number) for number in range(1, 9)]
     between = database.write(outcomes)

@@ -28,7 +28,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from foliot.errors import FoliotError
-from foliot.store.heads import ASK, Heads
+from foliot.store.heads import Heads
 from foliot.store.queries import FREE, Locks, load_for_postgres, locks_of
 from foliot.store.transaction import LOCK_ORDER, Statement, Tx
 
@@ -108,7 +108,7 @@ class BodyBatch:
         await self._drive(parts)
         while self._waiting:
             await self._drive(self._next())
-        for statement in self._heads.take_rest():
+        for statement in self._heads.rest():
             await self._execute((), (statement,))
         return [part.outcome for part in parts]
 
@@ -147,21 +147,22 @@ class BodyBatch:
             await self._step([part for part in chosen if self._takes(part)])
 
     async def _step(self, parts: Sequence[Part]) -> None:
-        asking: list[tuple[Part, Statement]] = []
+        """Has parts that have come to the same statement do it, and go on with its result."""
+        statements = [part.statement for part in parts if part.statement is not None]
+        if not statements:
+            return
+        name = statements[0].name
         for part in parts:
-            statement = part.statement
-            assert statement is not None  # `_stops` has left out those that have ended
-            part.touched = part.touched or locks_of(statement.name) is not FREE or not _is_read(statement.name)
-            part.changed = part.changed or _changes(statement.name)
-            if (result := self._heads.answer(statement)) is ASK:
-                asking.append((part, statement))
-            else:
-                part.go_on(result)
-        if asking:
-            results = await self._execute([part for part, _ in asking], [statement for _, statement in asking])
-            for (part, statement), result in zip(asking, results, strict=True):
-                self._heads.done(statement)
-                part.go_on(result)
+            part.touched = part.touched or locks_of(name) is not FREE or not _is_read(name)
+            part.changed = part.changed or _changes(name)
+        results: Sequence[Any] | None = self._heads.answers(statements)
+        if results is None:
+            for statement in self._heads.due(name):
+                await self._execute((), (statement,))
+            results = await self._execute(parts, statements)
+            self._heads.done(statements)
+        for part, result in zip(parts, results, strict=True):
+            part.go_on(result)
 
     def _stops(self, part: Part) -> bool:
         """Whether a body has ended, is left out, or waits for a lock of a higher level."""

@@ -27,7 +27,7 @@ from msgspec import Struct
 from foliot.common.waits import Waits
 from foliot.errors import FoliotError, Unavailable
 from foliot.store import queries
-from foliot.store.heads import ASK, Heads, of_heads
+from foliot.store.heads import Heads
 from foliot.store.sqlite.file import (
     WRITE_PATIENCE,
     Cursor,
@@ -230,7 +230,6 @@ class Executor:
         self._cursor = connection.cursor()
         self._texts = queries.load()
         self._columns: dict[str, tuple[str, ...]] = {}
-        self._of_heads = of_heads()
         self._heads: Heads | None = None  # while the bodies of a batch share them
 
     def begin(self) -> None:
@@ -269,10 +268,11 @@ class Executor:
                 else:
                     outcomes.append((job, self.run(job, path), None))
             for body, planned in together.items():
+                for statement in heads.due(body.guard):
+                    self._execute(statement)
                 self._run_guarded(body, planned)
-            self._heads = None
-            for statement in heads.take_rest():
-                self._perform(statement)
+            for statement in heads.rest():
+                self._execute(statement)
         except apsw.Error as error:
             raise explain(error, path) from error
         finally:
@@ -307,9 +307,20 @@ class Executor:
             return end.value
 
     def _perform(self, statement: Statement) -> Any:
+        """Performs a statement of a body; of one about a head that several share, only what cannot be put off."""
+        name = statement.name
+        if (heads := self._heads) is None or name not in heads.names:
+            return self._execute(statement)
+        if (known := heads.answers((statement,))) is not None:
+            return known[0]
+        for left in heads.due(name):
+            self._execute(left)
+        result = self._execute(statement)
+        heads.done((statement,))
+        return result
+
+    def _execute(self, statement: Statement) -> Any:
         name, params, want = statement.name, statement.params, statement.want
-        if name in self._of_heads and (heads := self._heads) is not None:
-            return self._perform_sharing(heads, statement)
         cursor = self._cursor
         if want == "many":
             cursor.executemany(self._texts[name], params)
@@ -319,18 +330,6 @@ class Executor:
             cursor.fetchall()
             return self.connection.changes()
         return fetch(cursor, name, self._columns)
-
-    def _perform_sharing(self, heads: Heads, statement: Statement) -> Any:
-        """Performs a statement about a head that several bodies share; what moves it waits for the last of them."""
-        if (result := heads.answer(statement)) is not ASK:
-            return result
-        self._heads = None  # from here on as if the body were alone
-        for left in heads.take_rest():  # the statement may read what was put off
-            self._perform(left)
-        result = self._perform(statement)
-        heads.done(statement)
-        self._heads = heads
-        return result
 
 
 def fetch(cursor: Cursor, name: str, columns: dict[str, tuple[str, ...]]) -> list[dict[str, Any]]:
