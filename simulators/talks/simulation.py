@@ -28,8 +28,8 @@ from foliot.kernel.run.events import CancelRequested, Event
 from foliot.kernel.run.loop import fold
 from foliot.kernel.run.state import State
 from foliot.store.base import Key
-from foliot.store.journal.database import entry_of
 from foliot.store.journal.memory import MemoryJournal
+from foliot.store.journal.stored_events import entry_of
 from foliot.store.resources.documents import key_text
 from foliot.store.sessions.base import Place, Said
 from foliot.store.sessions.database import input_id

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from foliot.errors import InvalidInput, NotFound
 from foliot.store.base import Database
 from foliot.store.journal.base import Entry, Lease, LeaseLost, NewRun
-from foliot.store.journal.database import SqlJournal, create_run
+from foliot.store.journal.database import SqlJournal, create_runs
 from foliot.store.queue import claims, queue
 from foliot.store.queue.claims import Claims, claim
 from foliot.store.queue.limits import (
@@ -43,7 +43,8 @@ def offer(name: str = "w1", **changes: Any) -> Offer:
 
 def _add(run_id: str, fields: dict[str, Any]) -> Tx[int]:
     namespace, agent = fields.get("namespace", "default"), fields.get("agent", "clerk")
-    key = yield from create_run(NewRun(run_id, namespace, agent, "sha256:00", NOW), [Entry(1, NOW, "x", b"{}")])
+    new = NewRun(run_id, namespace, agent, "sha256:00", NOW)
+    (key,) = yield from create_runs([(new, [Entry(1, NOW, "x", b"{}")])], NOW)
     item = {
         "run": key,
         "run_id": run_id,

@@ -9,7 +9,8 @@ import pytest
 from foliot.engine.explain.replay import replay
 from foliot.store.journal.base import Entry
 from foliot.store.journal.chain import JournalChanged, check, first_link, link_of
-from foliot.store.journal.database import LARGE, SqlJournal
+from foliot.store.journal.database import SqlJournal
+from foliot.store.journal.stored_events import LARGE
 from foliot.store.open import open_database
 from foliot.store.queries import load, load_for_postgres
 from foliot.store.transaction import Statement

@@ -8,7 +8,8 @@ import os
 import pytest
 
 from foliot.store.journal.base import Entry, JournalConflict, Lease, LeaseLost, NewRun, StoreSetBack
-from foliot.store.journal.database import LARGE, SqlJournal
+from foliot.store.journal.database import SqlJournal
+from foliot.store.journal.stored_events import LARGE
 from foliot.store.open import open_database
 
 RUNS = 12

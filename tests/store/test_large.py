@@ -12,7 +12,8 @@ from foliot.kernel.messages import Text, ToolResult
 from foliot.kernel.run.codec import encode
 from foliot.kernel.run.events import ToolFinished
 from foliot.store.journal.base import Entry, NewRun
-from foliot.store.journal.database import LARGE, LONG, SqlJournal, joined, names_in, parted
+from foliot.store.journal.database import SqlJournal
+from foliot.store.journal.stored_events import LARGE, LONG, joined, names_in, parted
 from foliot.store.open import open_database
 
 # Quotes, backslashes and characters of several bytes: whatever could move a cut.

@@ -17,13 +17,14 @@ from foliot.errors import Conflict
 from foliot.kernel.run.spec import digest
 from foliot.store import tasks
 from foliot.store.journal import database as journals
+from foliot.store.journal import forgetting
 from foliot.store.journal.base import Entry, Lease, NewRun, Signal, SignalsPending
 from foliot.store.journal.database import SqlJournal
 from foliot.store.postgres.database import PostgresDatabase, _execute
 from foliot.store.queue import queue
 from foliot.store.queue.queue import QueueItem, enqueue
 from foliot.store.tasks import NewTask, TaskChange
-from foliot.store.transaction import Tx
+from foliot.store.transaction import Tx, run
 
 SPEC = digest(b"spec")
 NOW = 1000.0
@@ -167,7 +168,7 @@ async def test_a_run_is_given_back_while_an_append_of_its_holder_is_still_under_
 async def test_whatever_waits_unheard_is_made_due(database: PostgresDatabase) -> None:
     lease = await held(database, "r")
     await database.write(queue.let_go, lease.key, None)
-    await database.write(journals.run, "signal_add", id="s", run_id="r", at=NOW, type="x", data=b"{}")
+    await database.write(run, "signal_add", id="s", run_id="r", at=NOW, type="x", data=b"{}")
     assert await queue.wake_unheard(database, NOW) == 1
     assert await due_at(database, "r") == ["r"]
     assert await queue.wake_unheard(database, NOW) == 0
@@ -183,12 +184,12 @@ async def left_behind(database: PostgresDatabase) -> None:
     assert lease is not None
     await journal.append(lease, [Entry(2, 2.0, "run.ended", b"{}")], phase="succeeded")
     await journal.forget("old")
-    await database.write(journals._purge_pins, [1])
+    await database.write(forgetting._purge_pins, [1])
 
 
 def created(run_id: str) -> tuple[Any, ...]:
     new = NewRun(run_id, "default", "writer", SPEC, NOW, content={SPEC: b"spec"})
-    return journals.create_run, new, [Entry(1, NOW, "run.created", b"{}")]
+    return journals.create_runs, [(new, [Entry(1, NOW, "run.created", b"{}")])], NOW
 
 
 async def test_a_definition_that_is_purged_while_a_run_begins_with_it_is_stored_again(
@@ -196,7 +197,7 @@ async def test_a_definition_that_is_purged_while_a_run_begins_with_it_is_stored_
 ) -> None:
     purging, creating = steppers
     await left_behind(database)
-    await purging.begin(journals._purge_content, [SPEC], NOW)
+    await purging.begin(forgetting._purge_content, [SPEC], NOW)
     await purging.upto("purge_held")
     await creating.begin(*created("new"))
     begun = asyncio.create_task(creating.end())
@@ -213,10 +214,10 @@ async def test_a_pin_that_a_run_begins_with_is_not_purged(
 ) -> None:
     purging, creating = steppers
     await database.write(*created("old"))
-    await database.write(journals.run, "purge_runs", keys='["1"]')
+    await database.write(run, "purge_runs", keys='["1"]')
     await creating.begin(*created("new"))
     await creating.upto("event_add")
-    await purging.begin(journals._purge_pins, [1])
+    await purging.begin(forgetting._purge_pins, [1])
     assert await purging.end() == 0
     await creating.end()
     assert (await SqlJournal(database).get("new")).spec == SPEC
@@ -230,7 +231,7 @@ async def test_a_definition_that_a_run_begins_with_is_not_purged(
     await left_behind(database)
     await creating.begin(*created("new"))
     await creating.upto(upto)
-    await purging.begin(journals._purge_content, [SPEC], NOW)
+    await purging.begin(forgetting._purge_content, [SPEC], NOW)
     assert await purging.end() == 0
     await creating.end()
     assert await SqlJournal(database).get_blob(SPEC) == b"spec"

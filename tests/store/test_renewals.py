@@ -11,7 +11,8 @@ import pytest
 
 from foliot.store.base import Database
 from foliot.store.journal.base import Entry, Lease, LeaseLost, NewRun, Renewal, RunHeld, StoreSetBack
-from foliot.store.journal.database import SqlJournal, _renew
+from foliot.store.journal.database import SqlJournal
+from foliot.store.journal.leases import renew
 from foliot.store.open import open_database
 from foliot.store.postgres.database import PostgresDatabase
 from tests.conformance.claims import add
@@ -112,7 +113,7 @@ async def test_a_locked_row_that_another_took_is_lost(postgres_url: str) -> None
 def test_a_thousand_leases_take_as_many_statements_as_one() -> None:
     leases = [Lease(f"r{key}", key, 1, "w", 100.0, queued=True) for key in range(1000)]
     held = [{"key": lease.key, "id": lease.run_id, "epoch": 1, "worker": "w", "last_seq": 1} for lease in leases]
-    body = _renew(leases, 200.0)
+    body = renew(leases, 200.0)
     done = [next(body).name, body.send(held).name, body.send(len(held)).name]
     assert done == ["run_renewable", "run_renew", "queue_prolong"]
     with pytest.raises(StopIteration) as end:

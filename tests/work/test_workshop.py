@@ -12,7 +12,7 @@ import pytest
 
 from foliot.errors import UsageError
 from foliot.store import queries
-from foliot.store.journal import database as journal
+from foliot.store.queue import queue
 from simulators.engine.history import Noted
 from simulators.workshop.process import Colleague
 from simulators.workshop.profiles import PROFILES, profile_for
@@ -74,9 +74,9 @@ def test_a_task_that_is_not_told_of_its_run_is_caught(monkeypatch: pytest.Monkey
 
 def test_a_queue_that_forgets_a_run_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def drops(key, due_at):
-        yield from journal.queue.remove(key)
+        yield from queue.remove(key)
 
-    monkeypatch.setattr(journal.queue, "let_go", drops)
+    monkeypatch.setattr(queue, "let_go", drops)
     assert _caught("crashes")
 
 

@@ -22,8 +22,9 @@ from foliot.common.cursors import read_cursor, write_cursor
 from foliot.common.pages import Part
 from foliot.errors import Conflict, NotFound
 from foliot.store.base import Database
+from foliot.store.content import put_content
 from foliot.store.journal.base import LockingBody, TransactionBody
-from foliot.store.transaction import Row, Tx, many, one, run
+from foliot.store.transaction import Row, Tx, one, run
 
 TRIES: Final = 3
 _CURSOR: Final = "folders"
@@ -165,10 +166,9 @@ def change_body(change: FolderChange, at: float) -> LockingBody:
         there = yield from one("folder_get", **_named(change.key))
         assert there is not None, "it is locked"
         key, digests = there["key"], msgspec.json.encode(sorted(change.digests)).decode()
-        stored = [{"digest": name, "data": change.content[name], "at": at} for name in sorted(change.content)]
         yield from run("folder_let_go", key=key, digests=digests)
         for _ in range(TRIES):  # what was there at first may have been purged when it is to be held
-            yield from many("blob_put", stored)
+            yield from put_content(change.content, at)
             yield from run("folder_hold", key=key, digests=digests)
             held = yield from one("folder_held", key=key)
             if held is not None and held["held"] == len(change.digests):

@@ -38,8 +38,9 @@ Params: TypeAlias = Mapping[str, Any]
 # turns and inputs under that of their session, the queue's under that of their run, events, signals and uses of content
 # under their run's or task's, resources under the revision, and records under the head of the audit log. `limit` are
 # bounds of the queue, execution classes and the buckets of tools; `channel` says which session is active where;
-# `folder` is that of an agent and a user, and what it refers to; `revision` and `audit` are heads that all share, and
-# therefore taken last.
+# `folder` is that of an agent and a user, and what it refers to. `content` (texts and files), `definition` (plans and
+# specs) and `pin` are rows that are only ever added, by whoever is first, while others wait to see whether they are
+# there (see content.py). `revision` and `audit` are heads that all share, and therefore taken last.
 LOCK_ORDER: Final = (
     "request",
     "account",
@@ -49,6 +50,9 @@ LOCK_ORDER: Final = (
     "session",
     "folder",
     "run",
+    "content",
+    "definition",
+    "pin",
     "setting",
     "revision",
     "audit",

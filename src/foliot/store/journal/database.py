@@ -1,11 +1,15 @@
-"""Run journals in a database. One append is one small transaction; concurrent ones share a commit."""
+"""Run journals in a database. One append is one small transaction; concurrent ones share a commit.
+
+Beside it: who may write (leases.py), how events lie in the store (stored_events.py), what they refer to
+(store/content.py), and how runs are forgotten (forgetting.py).
+"""
 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -13,13 +17,11 @@ import msgspec
 from foliot.common.threads import unhurried
 from foliot.errors import Conflict, NotFound
 from foliot.kernel.inbox import CANCELLED, RUN_ENDED
-from foliot.kernel.json_texts import longest_text, texts_in
 from foliot.kernel.run.codec import NAMES
 from foliot.kernel.run.events import InputReceived
-from foliot.kernel.run.spec import digest
 from foliot.kernel.run.spec import digest as content_digest
 from foliot.store.base import Database
-from foliot.store.journal import database as large
+from foliot.store.content import keep_alive, keep_content, keep_definitions, keep_for_run, put_anew
 from foliot.store.journal.base import (
     ALL_PHASES,
     CONVERSATION_LABEL,
@@ -27,118 +29,38 @@ from foliot.store.journal.base import (
     TERMINAL,
     USER_LABEL,
     Entry,
-    JournalConflict,
     Lease,
-    LeaseLost,
     LockingBody,
     NewRun,
     Phase,
     Renewal,
-    RunHeld,
     RunInfo,
     Signal,
     SignalsPending,
-    StoreSetBack,
     TransactionBody,
 )
 from foliot.store.journal.chain import JournalChanged, changed_journal
-from foliot.store.journal.packing import packed, pin_of, unpacked
+from foliot.store.journal.forgetting import forget_run, purge, purge_content
+from foliot.store.journal.leases import claim, lock_runs, pass_fence, renew
+from foliot.store.journal.packing import packed, pin_of
+from foliot.store.journal.stored_events import (
+    LARGE,
+    Repeat,
+    StoredEvents,
+    entry_of,
+    joined,
+    names_in,
+    repeat_of,
+    stored_events,
+)
 from foliot.store.key_pages import NEWEST, KeySource, keys_array, matching_keys
-from foliot.store.portions import Ended, Portions
+from foliot.store.portions import Portions
 from foliot.store.queue import queue
 from foliot.store.transaction import Guarded, Planned, Row, Tx, many, one, rows, run
-
-# --- large -----------------------------------------------------------------------------------------------------------
-
-# Large events: their long texts stand apart, each under its digest, so that equal ones are stored once.
-#
-# Ten runs that read the same document have ten events with ten times and call ids in them, and one document. So it is
-# the texts that are named by their content, not the events. The bytes of an event come back as they were: they are cut
-# at the quotes around its texts and put together again, and never read as JSON.
-#
-# The note beside such an event says where its texts belong: `12@sha256:… 99@sha256:…`, offsets into what is left. What
-# is left stands apart too when it is large; then its digest comes first, without an offset.
-#
-# The end of a run repeats its last answer. The text stands in the answer alone, and the note `12@#4:100:430` says that
-# it is in the event 4 of the run, 430 bytes from its byte 100 on.
-
-# A larger event is stored in pieces, so that the tables stay small.
-LARGE: Final = 32 * 1024
-# The texts in it that are worth a place of their own.
-LONG: Final = 4 * 1024
-
-
-# A text that another event has is worth a note from this length on, in bytes.
-REPEATED: Final = 64
-
-
-class Parted(NamedTuple):
-    """`data` stays with the event, `note` is written beside it, and `content` is stored by digest."""
-
-    data: bytes
-    note: str
-    content: Mapping[str, bytes]
-
-
-def parted(event: bytes) -> Parted:
-    """A large event in pieces."""
-    content: dict[str, bytes] = {}
-    places: list[str] = []
-    left: list[bytes] = []
-    kept = end = 0
-    for begin, stop in texts_in(event):
-        if stop - begin < LONG:
-            continue
-        piece = event[begin:stop]
-        name = digest(piece)
-        content[name] = piece
-        left.append(event[end:begin])
-        kept += begin - end
-        places.append(f"{kept}@{name}")
-        end = stop
-    rest = b"".join((*left, event[end:]))
-    if len(rest) <= LARGE:
-        return Parted(rest, " ".join(places), content)
-    name = digest(rest)
-    return Parted(b"", " ".join((name, *places)), {**content, name: rest})
-
-
-def without_repeat(event: bytes, earlier: Entry) -> tuple[bytes, str] | None:
-    """The event without its longest text, and the note on where an earlier one has that; None when it has not."""
-    begin, stop = longest_text(event)
-    if stop - begin < REPEATED or (at := earlier.data.find(event[begin:stop])) < 0:
-        return None
-    return event[:begin] + event[stop:], f"{begin}@#{earlier.seq}:{at}:{stop - begin}"
-
-
-def names_in(note: str) -> Sequence[str]:
-    """The digests of everything that stands apart."""
-    return [place.rpartition("@")[2] for place in note.split()]
-
-
-def joined(data: bytes, note: str, content: Mapping[str, bytes]) -> bytes:
-    """The event as it was."""
-    pieces: list[bytes] = []
-    at = 0
-    for place in note.split():
-        offset, apart, name = place.rpartition("@")
-        if not apart:
-            data = content[name]
-            continue
-        until = int(offset)
-        pieces += (data[at:until], content[name])
-        at = until
-    return b"".join((*pieces, data[at:]))
-
-
-# --- journal ---------------------------------------------------------------------------------------------------------
 
 # A long journal is read so many events at a time, a few milliseconds of work.
 EVENTS_AT_ONCE: Final = 500
 INPUT: Final = NAMES[InputReceived]
-# Content and pins are looked at, and forgotten in one transaction, so many pieces at a time.
-BLOBS_AT_ONCE = 1000
-PINS_AT_ONCE = 500
 
 
 class SqlJournal:
@@ -161,11 +83,11 @@ class SqlJournal:
         return None if worker is None else Lease(run.id, key, 1, worker, lease_until or 0.0)
 
     async def claim(self, run_id: str, *, worker: str, now: float, until: float, dead: int | None = None) -> Lease:
-        key, epoch, queued = await self._db.write(_claim, run_id, worker, now, until, dead)
+        key, epoch, queued = await self._db.write(claim, run_id, worker, now, until, dead)
         return Lease(run_id, key, epoch, worker, until, queued)
 
     async def renew(self, leases: Sequence[Lease], *, until: float) -> Renewal:
-        return await self._db.write(_renew, leases, until)
+        return await self._db.write(renew, leases, until)
 
     def append(
         self,
@@ -222,24 +144,23 @@ class SqlJournal:
         data = await self._whole(row, run_id, before)
         return Entry(row["seq"], row["at"], row["type"], data, row["link"] or b"")
 
-    async def _repeated(self, name: str, run_id: str, before: Sequence[Entry]) -> bytes:
-        """A text that an earlier event of the run has, which may be among those that were read `before`."""
-        seq, begin, length = map(int, name[1:].split(":"))
-        if before and before[0].seq <= seq <= before[-1].seq:
-            earlier = before[seq - before[0].seq]
-        elif found := await self.read(run_id, after=seq - 1, limit=1):
+    async def _whole(self, row: Row, run_id: str, before: Sequence[Entry]) -> bytes:
+        content: dict[str, bytes] = {}
+        for name in names_in(row["blob"]):
+            repeat = repeat_of(name)
+            content[name] = await (self.get_blob(name) if repeat is None else self._repeated(repeat, run_id, before))
+        data = entry_of(row).data
+        return await unhurried(sum(map(len, content.values())), joined, data, row["blob"], content)
+
+    async def _repeated(self, repeat: Repeat, run_id: str, before: Sequence[Entry]) -> bytes:
+        """Returns a text of an earlier event of the run, which may be among those that were read `before`."""
+        if before and before[0].seq <= repeat.seq <= before[-1].seq:
+            earlier = before[repeat.seq - before[0].seq]
+        elif found := await self.read(run_id, after=repeat.seq - 1, limit=1):
             (earlier,) = found
         else:
-            raise changed_journal(run_id, seq)
-        return earlier.data[begin : begin + length]
-
-    async def _whole(self, row: Row, run_id: str, before: Sequence[Entry]) -> bytes:
-        content = {
-            name: await (self._repeated(name, run_id, before) if name.startswith("#") else self.get_blob(name))
-            for name in large.names_in(row["blob"])
-        }
-        data = entry_of(row).data
-        return await unhurried(sum(map(len, content.values())), large.joined, data, row["blob"], content)
+            raise changed_journal(run_id, repeat.seq)
+        return repeat.text_in(earlier.data)
 
     async def get(self, run_id: str) -> RunInfo:
         found = await self._db.read("run_get", id=run_id)
@@ -317,15 +238,13 @@ class SqlJournal:
         return [Signal(row["id"], row["run_id"], row["at"], row["type"], row["data"]) for row in found]
 
     async def put_blob(self, data: bytes, *, run_id: str = "") -> str:
-        digest = content_digest(data)
-        await self._db.write(_put_blob, digest, data, self._clock(), run_id)
-        return digest
+        (name,) = await self.put_blobs([data], run_id=run_id)
+        return name
 
     async def put_blobs(self, contents: Sequence[bytes], *, run_id: str = "") -> Sequence[str]:
         named = await unhurried(sum(map(len, contents)), _named, contents)
         if named:
-            # Always in the same order: of two that store the same at once, neither waits for the other in turn.
-            await self._db.write(_put_blobs, dict(sorted(named)), self._clock(), run_id)
+            await self._db.write(put_anew, dict(named), self._clock(), run_id)
         return [name for name, _ in named]
 
     async def get_blob(self, digest: str, *, run_id: str = "") -> bytes:
@@ -347,67 +266,14 @@ class SqlJournal:
         return data
 
     async def purge(self, *, ended_before: float, limit: int | None = 1000, portions: Portions | None = None) -> int:
-        gone, behind, portions = 0, Ended(), portions or Portions()
-        while limit is None or gone < limit:
-            # Looked for outside the transaction: there may be many that are old and kept.
-            wanted = portions.size if limit is None else min(portions.size, limit - gone)
-            found = await self._db.read(
-                "purge_find", before=ended_before, since=behind.at, after=behind.key, count=wanted
-            )
-            if not found:
-                await self.purge_content(before=ended_before)
-                break
-            behind = Ended(found[-1]["updated_at"], found[-1]["key"])
-            portions.begin()
-            if loose := [row for row in found if not row["kept"]]:
-                done = await self._db.write(_purge, loose, ended_before)
-                gone += done
-                await portions.end(done)
-        return gone
+        return await purge(self._db, ended_before=ended_before, limit=limit, portions=portions)
 
     async def purge_content(self, *, before: float) -> None:
-        """Forget content that nobody refers to and that was not used since a time."""
-        await self._purge_pins()
-        since, after = 0.0, ""
-        while True:
-            # Looked for outside the transaction: there may be much that is old and in use.
-            found = await self._db.read("purge_blobs", before=before, since=since, after=after, count=BLOBS_AT_ONCE)
-            if found:
-                await self._db.write(_purge_content, [row["digest"] for row in found], before)
-                since, after = found[-1]["created_at"], found[-1]["digest"]
-            if len(found) < BLOBS_AT_ONCE:
-                return
-
-    async def _purge_pins(self) -> None:
-        after = 0
-        while True:
-            # Outside the transaction, as content: requests with instructions of their own make a pin each.
-            found = await self._db.read("purge_pins", after=after, count=PINS_AT_ONCE)
-            if unused := [row["key"] for row in found if not row["used"]]:
-                await self._db.write(_purge_pins, unused)
-            if len(found) < PINS_AT_ONCE:
-                return
-            after = found[-1]["key"]
+        """Forgets content that nobody refers to and that was not used since a time."""
+        await purge_content(self._db, before=before)
 
     async def forget(self, run_id: str) -> None:
-        await self._db.write(_forget, run_id)
-
-
-def entry_of(row: Row) -> Entry:
-    """Returns the event of a row, of which no text stands apart. `pin` is that of the run, for its first event.
-
-    SQLite keeps whatever is put into a column. A value of another type than was stored is one that somebody changed,
-    which the chain says: here it only must not be taken for a fault of this program.
-    """
-    data, pin, at, link = row["data"], row.get("pin") or b"", row["at"], row["link"] or b""
-    if not (data.__class__ is pin.__class__ is link.__class__ is bytes and at.__class__ is float):
-        data, pin, link = _bytes(data), _bytes(pin), _bytes(link)
-        at = float(at) if isinstance(at, int | float) else math.nan
-    return Entry(row["seq"], at, row["type"], unpacked(row["type"], data, pin), link)
-
-
-def _bytes(value: object) -> bytes:
-    return value if isinstance(value, bytes) else str(value).encode()
+        await self._db.write(forget_run, run_id)
 
 
 # --- transactions ------------------------------------------------------------------------------------------------
@@ -422,28 +288,63 @@ def _create(
 ) -> Tx[int]:
     if isinstance(in_transaction, LockingBody):
         yield from in_transaction.locks()
-    key = yield from create_run(new, first, worker, lease_until)
+    (key,) = yield from create_runs([(new, first)], new.created_at, worker=worker, lease_until=lease_until)
     if in_transaction is not None:
         yield from in_transaction()
     return key
 
 
-def create_run(
-    new: NewRun, first: Sequence[Entry], worker: str | None = None, lease_until: float | None = None
-) -> Tx[int]:
-    """Store a new run with its first events; its key. Part of a larger transaction where a task makes the run."""
-    epoch = 1 if worker else 0
-    conversation = None if new.after is None else (yield from _joined(new.after, new.namespace))
-    pin = pin_of(first[0].data) if first else b""
+class _Draft(NamedTuple):
+    """A run that is about to be stored. `told` is the content that it brings along, but for its spec."""
+
+    new: NewRun
+    conversation: str | None
+    pin: bytes
+    told: Mapping[str, bytes]
+    events: StoredEvents
+
+
+def create_runs(
+    runs: Sequence[tuple[NewRun, Sequence[Entry]]],
+    at: float,
+    *,
+    worker: str | None = None,
+    lease_until: float | None = None,
+    definitions: Mapping[str, bytes] = {},
+) -> Tx[list[int]]:
+    """Stores new runs, each with its first events, as part of a transaction; returns their keys.
+
+    All at once, because content is added in one order (see store/content.py), however many runs there are: that is why
+    `definitions` that something else of the transaction is pinned to are kept here too. Raises `Conflict`, `NotFound`.
+    """
+    drafts: list[_Draft] = []
+    for new, first in runs:
+        conversation = None if new.after is None else (yield from _joined(new.after, new.namespace))
+        pin = pin_of(first[0].data) if first else b""
+        told = {name: data for name, data in new.content.items() if name != new.spec}
+        drafts.append(_Draft(new, conversation, pin, told, stored_events(first, pin)))
+    content: dict[str, bytes] = {}
+    for draft in drafts:
+        content |= {**draft.told, **draft.events.content}
+    yield from keep_content(content, at)
+    pins = yield from _pinned(drafts, definitions, at)
+    keys: list[int] = []
+    for draft, pin_key in zip(drafts, pins, strict=True):
+        keys.append((yield from _create_run(draft, pin_key, worker, lease_until)))
+    return keys
+
+
+def _create_run(draft: _Draft, pin: int, worker: str | None, lease_until: float | None) -> Tx[int]:
+    new, events = draft.new, draft.events
     row = yield from one(
         "run_create",
         id=new.id,
         namespace=new.namespace,
         agent=new.agent,
         phase="running" if worker else "pending",
-        pin=(yield from _pinned(new, pin)),
-        epoch=epoch,
-        last=len(first),
+        pin=pin,
+        epoch=1 if worker else 0,
+        last=len(events.rows),
         worker=worker,
         lease_until=lease_until,
         created_at=new.created_at,
@@ -451,36 +352,43 @@ def create_run(
         parent_seq=new.parent_seq,
         labels=msgspec.json.encode(new.labels).decode(),
         root=new.root,
-        conversation=conversation,
+        conversation=draft.conversation,
     )
     if row is None:
         raise Conflict(f"there is already a run {new.id!r}")
     key: int = row["key"]
-    if content := {name: data for name, data in new.content.items() if name != new.spec}:
-        yield from _keep(key, content, new.created_at)
-        for data in content.values():  # what was said before the run may name results that were kept whole
-            names = sorted(set(NAMED.findall(data)))
-            yield from many("blob_use", [{"digest": each.decode(), "run": key} for each in names])
-    yield from _add_events(key, first, pin)
+    used = {*draft.told, *events.content}
+    for data in draft.told.values():  # what was said before the run may name results that were kept whole
+        used |= {each.decode() for each in NAMED.findall(data)}
+    yield from many("blob_use", [{"digest": name, "run": key} for name in sorted(used)])
+    yield from many("event_add", [(key, *event) for event in events.rows])
     return key
 
 
-def _pinned(new: NewRun, pin: bytes) -> Tx[int]:
-    """Returns the key of what the run is pinned to, which owns its spec; stored by the first run that says it."""
-    name = content_digest(b"%b %b" % (new.spec.encode(), pin))
-    while (row := (yield from one("run_pin_find", digest=name))) is None:
-        yield from _put_spec(new)
-        yield from run("run_pin_add", digest=name, spec=new.spec, data=pin)
-    if not row["stored"]:
-        yield from _put_spec(new)
-    return row["key"]
-
-
-def _put_spec(new: NewRun) -> Tx[None]:
-    """Store the spec of a run, if it brings it along, and keep it until there is a pin that owns it."""
-    data = new.content.get(new.spec)
-    while not (yield from keep_alive(new.spec)) and data is not None:
-        yield from many("blob_put", [{"digest": new.spec, "data": data, "at": new.created_at}])
+def _pinned(drafts: Sequence[_Draft], definitions: Mapping[str, bytes], at: float) -> Tx[list[int]]:
+    """Returns the key of what each run is pinned to, which owns its spec; stored by the first run that says it."""
+    names = [content_digest(b"%b %b" % (draft.new.spec.encode(), draft.pin)) for draft in drafts]
+    wanted = dict(sorted(zip(names, drafts, strict=True), key=itemgetter(0)))
+    keys: dict[str, int] = {}
+    needed = dict(definitions)
+    for name, draft in wanted.items():
+        if (row := (yield from one("run_pin_find", digest=name))) is not None:
+            keys[name] = row["key"]
+        spec = draft.new.spec
+        if row is not None and row["stored"]:
+            continue
+        if (data := draft.new.content.get(spec)) is not None:
+            needed[spec] = data
+        else:
+            yield from keep_alive(spec)
+    yield from keep_definitions(needed, at)
+    while missing := [name for name in wanted if name not in keys]:
+        added = [{"digest": name, "spec": wanted[name].new.spec, "data": wanted[name].pin} for name in missing]
+        yield from many("run_pin_add", added)
+        for name in missing:
+            if (row := (yield from one("run_pin_find", digest=name))) is not None:
+                keys[name] = row["key"]
+    return [keys[name] for name in names]
 
 
 def _joined(run_id: str, namespace: str) -> Tx[str]:
@@ -496,76 +404,6 @@ def _joined(run_id: str, namespace: str) -> Tx[str]:
     return ends["first_id"]
 
 
-def _keep(key: int, content: Mapping[str, bytes], at: float) -> Tx[None]:
-    """Store content that a run refers to, and that it does."""
-    yield from many("blob_put", [{"digest": digest, "data": content[digest], "at": at} for digest in sorted(content)])
-    for name in sorted(content):
-        while not (yield from run("blob_use", digest=name, run=key)) and not (yield from keep_alive(name)):
-            # It was there, and has been purged since.
-            yield from many("blob_put", [{"digest": name, "data": content[name], "at": at}])
-
-
-def keep_alive(digest: str) -> Tx[bool]:
-    """Keep content from being purged until the transaction ends, which is to say who owns it. False if it is gone."""
-    return (yield from one("blob_hold", digest=digest)) is not None
-
-
-def _claim(run_id: str, worker: str, now: float, until: float, dead: int | None) -> Tx[tuple[int, int, bool]]:
-    row = yield from one("run_claim", id=run_id, worker=worker, now=now, until=until, dead=-1 if dead is None else dead)
-    if row is not None:
-        return row["key"], row["epoch"], (yield from queue.hold(row["key"], until))
-    there = yield from one("run_get", id=run_id)
-    if there is None:
-        raise NotFound(f"there is no run {run_id!r}", hint="`foliot runs` lists them")
-    if there["phase"] in TERMINAL:
-        raise Conflict(f"run {run_id} has ended ({there['phase']})")
-    raise RunHeld(f"run {run_id} is held by {there['worker']}", hint="it is at work; wait, or cancel it")
-
-
-def _renew(leases: Sequence[Lease], until: float) -> Tx[Renewal]:
-    """A few statements, however many leases there are. One that is lost or cannot be had costs none of the others."""
-    found = yield from rows("run_renewable", keys=_keys(leases))
-    free = {row["key"]: row for row in found}
-    held = [lease for lease in leases if _holds(lease, free.get(lease.key))]
-    if held:
-        yield from run("run_renew", keys=_keys(held), until=until)
-    if queued := [lease.key for lease in held if lease.queued]:
-        yield from queue.prolong(queued, until)
-    if len(held) == len(leases):
-        return Renewal()
-    missed = [lease for lease in leases if lease.key not in free]
-    there = free
-    if missed:
-        there = free | {row["key"]: row for row in (yield from rows("run_fences", keys=_keys(missed)))}
-    lost = [lease for lease in leases if not _holds(lease, there.get(lease.key))]
-    for lease in lost:
-        _check_not_set_back(lease, there.get(lease.key), 0)
-    names = {lease.run_id for lease in lost}
-    return Renewal(names, {lease.run_id for lease in missed if lease.run_id not in names})
-
-
-def _keys(leases: Sequence[Lease]) -> str:
-    return msgspec.json.encode([lease.key for lease in leases]).decode()
-
-
-def _holds(lease: Lease, row: Row | None) -> bool:
-    """Whether the run is held as the lease says. SQLite gives the key of a deleted run to another one."""
-    return row is not None and (row["id"], row["epoch"], row["worker"]) == (lease.run_id, lease.epoch, lease.worker)
-
-
-def _check_not_set_back(lease: Lease, row: Row | None, after: int) -> None:
-    """Epochs and journals only grow. Raises `StoreSetBack`.
-
-    A run that is not there says nothing: others may have taken it over, ended and deleted it.
-    """
-    if row is None or row["id"] != lease.run_id:
-        return
-    if row["epoch"] < lease.epoch:
-        raise StoreSetBack(f"run {lease.run_id} is at epoch {row['epoch']}, and {lease.worker} was given {lease.epoch}")
-    if (row["epoch"], row["worker"]) == (lease.epoch, lease.worker) and row["last_seq"] < after:
-        raise StoreSetBack(f"run {lease.run_id} has {row['last_seq']} events, and {lease.worker} has stored {after}")
-
-
 def _append(
     lease: Lease,
     entries: Sequence[Entry],
@@ -577,7 +415,7 @@ def _append(
 ) -> Tx[None]:
     if isinstance(in_transaction, LockingBody):
         yield from in_transaction.locks()
-    yield from _pass_fence(lease, entries, phase, summary)
+    yield from pass_fence(lease, entries, phase, summary)
     yield from _add_events(lease.key, entries)
     if taken:
         yield from many("signal_remove", [{"run_id": lease.run_id, "id": signal_id} for signal_id in taken])
@@ -621,49 +459,16 @@ def _let_go(
         yield from in_transaction()
 
 
-def _pass_fence(
-    lease: Lease, entries: Sequence[Entry], phase: Phase | None, summary: dict[str, Any] | None
-) -> Tx[None]:
-    """Move the run on, if this writer still holds it and knows its last event."""
-    if entries:
-        after, last, at = entries[0].seq - 1, entries[-1].seq, entries[-1].at
-    else:
-        # A write of this holder may be under way that nobody waits for any more: the last event is known after it.
-        yield from lock_runs([lease.key])
-        row = yield from one("run_fence", key=lease.key)
-        if row is None or not _holds(lease, row):
-            return (yield from _refuse(lease, 0))
-        after, at = row["last_seq"], row["updated_at"]
-        last = after
-    if phase is None:
-        changed = yield from run(
-            "run_advance", key=lease.key, epoch=lease.epoch, worker=lease.worker, after=after, last=last
-        )
-    else:
-        fields: dict[str, Any] = {"key": lease.key, "epoch": lease.epoch, "worker": lease.worker}
-        fields |= {"after": after, "last": last, "at": at}
-        fields["summary"] = None if summary is None else msgspec.json.encode(summary).decode()
-        if phase == "running":
-            changed = yield from run("run_hold", **fields)
-        else:
-            changed = yield from run("run_release", phase=phase, **fields)
-    if not changed:
-        yield from _refuse(lease, after)
-    if last - after != len(entries):
-        raise JournalConflict(f"the events for run {lease.run_id} are not numbered one by one")
-
-
-def _refuse(lease: Lease, after: int) -> Tx[None]:
-    row = yield from one("run_fence", key=lease.key)
-    _check_not_set_back(lease, row, after)
-    if row is None or not _holds(lease, row):
-        raise LeaseLost(f"run {lease.run_id} is no longer held by {lease.worker}")
-    raise JournalConflict(f"the last event of run {lease.run_id} is {row['last_seq']}, not {after}")
+def _add_events(key: int, entries: Sequence[Entry]) -> Tx[None]:
+    events = stored_events(entries)
+    if events.content:
+        yield from keep_for_run(key, events.content, entries[-1].at)
+    yield from many("event_add", [(key, *event) for event in events.rows])
 
 
 def _advance(lease: Lease, entries: Sequence[Entry]) -> Tx[None]:
     """The append of almost every step: nothing but facts."""
-    yield from _pass_fence(lease, entries, None, None)
+    yield from pass_fence(lease, entries, None, None)
     yield from _add_events(lease.key, entries)
 
 
@@ -674,7 +479,7 @@ def _plan_advance(lease: Lease, entries: Sequence[Entry]) -> Planned | None:
     added: list[tuple[Any, ...]] = []
     for entry in entries:
         data = entry.data
-        if len(data) > large.LARGE:
+        if len(data) > LARGE:
             return None
         added.append((key, entry.seq, entry.at, entry.type, packed(entry.type, data), None, entry.link))
     return Planned((last, key, lease.epoch, lease.worker, after), added)
@@ -704,29 +509,6 @@ def _walks(
     return walks or [[KeySource("run_keys", where)]]
 
 
-# The end of a run, and what it repeats.
-_END: Final = "run.succeeded"
-_ANSWER: Final = "model.responded"
-
-
-def _add_events(key: int, entries: Sequence[Entry], pin: bytes = b"") -> Tx[None]:
-    """Add events of a run; the first one of all is stored without its pin."""
-    added: list[tuple[Any, ...]] = []
-    answer: Entry | None = None
-    for entry in entries:
-        data, note = entry.data, None
-        if len(data) > large.LARGE:
-            data, note, content = large.parted(data)
-            yield from _keep(key, content, entry.at)
-        elif entry.type == _END and answer is not None and (left := large.without_repeat(data, answer)) is not None:
-            data, note = left
-        elif entry.type == _ANSWER:
-            answer = entry
-        data = packed(entry.type, data, pin if entry.seq == 1 else b"")
-        added.append((key, entry.seq, entry.at, entry.type, data, note, entry.link))
-    yield from many("event_add", added)
-
-
 def _signal(signal: Signal, in_transaction: TransactionBody | None) -> Tx[None]:
     """Leave a signal. A run that is being let go right now is waited for: either it sees the signal, or it is woken."""
     if isinstance(in_transaction, LockingBody):
@@ -751,84 +533,8 @@ def add_signal(signal: Signal) -> Tx[bool]:
     return bool(new)
 
 
-def lock_runs(keys: Sequence[int]) -> Tx[list[Row]]:
-    """Locks these runs and returns their rows, in the order of their keys; others wait until the transaction ends."""
-    return (yield from rows("run_lock", keys=msgspec.json.encode(list(keys)).decode()))
-
-
-def _put_blob(digest: str, data: bytes, at: float, run_id: str) -> Tx[None]:
-    owner = (yield from one("run_get", id=run_id)) if run_id else None
-    yield from run("blob_put_anew", digest=digest, data=data, at=at)
-    if owner is not None:
-        yield from run("blob_use", digest=digest, run=owner["key"])
-
-
 def _named(contents: Sequence[bytes]) -> list[tuple[str, bytes]]:
     return [(content_digest(data), data) for data in contents]
-
-
-def _put_blobs(contents: Mapping[str, bytes], at: float, run_id: str) -> Tx[None]:
-    owner = (yield from one("run_get", id=run_id)) if run_id else None
-    yield from many("blob_put_anew", [{"digest": name, "data": data, "at": at} for name, data in contents.items()])
-    if owner is not None:
-        yield from many("blob_use", [{"digest": name, "run": owner["key"]} for name in contents])
-
-
-def _purge(found: Sequence[Row], before: float) -> Tx[int]:
-    yield from _lock_tasks(found)
-    return (yield from purge_runs(found, before))
-
-
-def purge_runs(found: Sequence[Row], before: float) -> Tx[int]:
-    """Forget those of these runs that ended before a time and that nothing keeps; how many. Tasks are locked by now."""
-    yield from lock_runs([row["key"] for row in found])
-    ended = yield from rows("purge_ready", keys=_array([str(row["key"]) for row in found]), before=before)
-    if ended:
-        yield from _delete(ended)
-    return len(ended)
-
-
-def _purge_pins(keys: Sequence[int]) -> Tx[int]:
-    """Forget those of these pins that no run has any more; how many."""
-    unused = yield from rows("purge_pins_hold", keys=_array([str(key) for key in keys]))
-    yield from many("purge_pin", [{"key": row["key"]} for row in unused])
-    return len(unused)
-
-
-def _purge_content(digests: Sequence[str], before: float) -> Tx[int]:
-    unused = yield from rows("purge_hold", digests=msgspec.json.encode(list(digests)).decode())
-    held = _array([row["digest"] for row in unused])
-    return (yield from run("purge_held", digests=held, before=before)) if unused else 0
-
-
-def _lock_tasks(found: Sequence[Row]) -> Tx[None]:
-    yield from rows("purge_tasks", run_ids=_array([row["id"] for row in found]))
-
-
-def _forget(run_id: str) -> Tx[None]:
-    if (there := (yield from one("run_get", id=run_id))) is not None:
-        yield from _lock_tasks([there])
-        yield from lock_runs([there["key"]])
-    row = yield from one("forget_find", id=run_id)
-    if row is None:
-        raise NotFound(f"there is no run {run_id!r}", hint="`foliot runs` lists them")
-    if row["phase"] not in TERMINAL:
-        raise Conflict(f"run {run_id} has not ended ({row['phase']})", hint="cancel it first")
-    if row["held"]:
-        raise Conflict(f"run {run_id} is part of a task that goes on", hint="cancel the task first")
-    if (later := (yield from one("conversation_follows", id=run_id))) is not None:
-        raise Conflict(f"run {later['id']} continues the conversation of run {run_id}", hint="delete that one first")
-    if (turn := (yield from one("session_of_run", run_id=run_id))) is not None:
-        raise Conflict(f"run {run_id} is a turn of session {turn['id']}", hint="delete the session first")
-    yield from _delete([row])
-
-
-def _delete(ended: Sequence[Row]) -> Tx[None]:
-    keys, ids = _array([str(row["key"]) for row in ended]), _array([row["id"] for row in ended])
-    for name in ("purge_events", "purge_uses", "purge_inbox", "purge_runs"):
-        yield from run(name, keys=keys)
-    for name in ("purge_signals", "purge_doubts"):
-        yield from run(name, ids=ids)
 
 
 def _array(texts: Sequence[str]) -> str:

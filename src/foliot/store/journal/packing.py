@@ -23,7 +23,7 @@ from typing import Final
 
 # Events from this length on are deflated. Those of a step that calls a tool have about 350 bytes.
 LONG_EVENT: Final = 512
-# No stored event is longer (see `LARGE` in database.py, which stores the texts of larger ones apart): what unpacks to
+# No stored event is longer (see `LARGE` in stored_events.py: the texts of larger ones stand apart): what unpacks to
 # more was not packed here.
 MOST: Final = 1 << 20
 _AS_IT_IS, _DEFLATED, _CUT, _CUT_AND_DEFLATED = 0x00, 0x01, 0x02, 0x03

@@ -20,7 +20,7 @@ from foliot.common.cursors import read_cursor, write_cursor
 from foliot.errors import Conflict, NotFound
 from foliot.store.base import Database
 from foliot.store.journal.base import TERMINAL, Phase, TransactionBody
-from foliot.store.journal.database import lock_runs
+from foliot.store.journal.leases import lock_runs
 from foliot.store.transaction import Row, Tx, many, one, rows, run
 
 Position: TypeAlias = tuple[float, str, str]

@@ -29,13 +29,16 @@ import msgspec
 
 from foliot.errors import FoliotError
 from foliot.store.heads import Heads
+from foliot.store.postgres.sets import adds_in_order
 from foliot.store.queries import FREE, Locks, load_for_postgres, locks_of
 from foliot.store.transaction import LOCK_ORDER, Statement, Tx
 
 Key: TypeAlias = tuple[Any, ...]
 # Levels of which a body is done with its rows as soon as it goes on to the next: others of the transaction may have
 # them then. Of a task or a run a body may still change what it has read.
-PASSING: Final = frozenset(map(LOCK_ORDER.index, ("limit", "revision", "audit")))
+PASSING: Final = frozenset(map(LOCK_ORDER.index, ("limit", "content", "definition", "pin", "revision", "audit")))
+# Those of them whose rows are only ever added: bodies that bring the same row add it together, and it is there once.
+ADDED: Final = frozenset(map(LOCK_ORDER.index, ("content", "definition", "pin")))
 
 
 _CHANGE: Final = re.compile(r"(?<!FOR )\b(INSERT|UPDATE|DELETE)\b")
@@ -144,7 +147,7 @@ class BodyBatch:
                 chosen = [
                     part for _, _, part in sorted((self._wanted(part, locks), part.number, part) for part in chosen)
                 ]
-            await self._step([part for part in chosen if self._takes(part)])
+            await self._step(self._taking(chosen))
 
     async def _step(self, parts: Sequence[Part]) -> None:
         """Has parts that have come to the same statement do it, and go on with its result."""
@@ -176,8 +179,19 @@ class BodyBatch:
             return True
         return False
 
-    def _takes(self, part: Part) -> bool:
-        """Has a body take what its statement locks, all that is below it having been taken; else it goes no further."""
+    def _taking(self, parts: Sequence[Part]) -> list[Part]:
+        """Has bodies take what their statements of one name lock, all that is below having been taken.
+
+        Returns those that may go on. Rows that one statement adds for all of them come in the order of their keys, so
+        these only have to be above what was locked before.
+        """
+        name, want = _name(parts[0])
+        below = self._highest
+        in_order = len(parts) > 1 and adds_in_order(name, want)
+        return [part for part in parts if self._takes(part, below if in_order else self._highest)]
+
+    def _takes(self, part: Part, below: Key | None) -> bool:
+        """Has a body take what its statement locks, above the key `below`; else it goes no further."""
         statement = part.statement
         assert statement is not None
         locks = locks_of(statement.name)
@@ -189,7 +203,7 @@ class BodyBatch:
         if locks.level in PASSING and any(self._is_held(part, locks, key) for key in keys):
             self._wait(part, locks)  # for whoever is abreast of it to go on
             return False
-        if not self._may_take(locks, keys):
+        if not self._may_take(locks, keys, below):
             self._leave_out(part, alone=False)
             return False
         self._take(part, locks, keys)
@@ -210,7 +224,7 @@ class BodyBatch:
         assert part.statement is not None
         return [key for key in keys_of(part.statement, locks) if self._owners.get((locks.level, key)) is not part]
 
-    def _may_take(self, locks: Locks, keys: Sequence[Key]) -> bool:
+    def _may_take(self, locks: Locks, keys: Sequence[Key], below: Key | None) -> bool:
         if locks.level < self._level or self._untold:
             return False
         if locks.untold:
@@ -218,7 +232,7 @@ class BodyBatch:
         for key in keys:
             owner = self._owners.get((locks.level, key))
             if owner is None:
-                if self._highest is not None and key < self._highest:
+                if below is not None and key < below:
                     return False
             elif owner.statement is not None and locks.level not in PASSING:
                 return False
@@ -248,8 +262,8 @@ def _steps(part: Part) -> int:
 
 
 def _may_meet(name: str, level: int) -> bool:
-    """Whether several may do a statement to the same row at once: to delete it, which only the first of them does."""
-    return level in PASSING and load_for_postgres(name)[0].startswith("DELETE")
+    """Whether several may do a statement to the same row at once: to delete or to add it, as only the first does."""
+    return level in ADDED or (level in PASSING and load_for_postgres(name)[0].startswith("DELETE"))
 
 
 def keys_of(statement: Statement, locks: Locks) -> list[Key]:

@@ -199,6 +199,13 @@ def can_share(name: str, want: str) -> bool:
     return want == "many" or not load_for_postgres(name)[0].startswith("INSERT") or bool(apart_of(name))
 
 
+@cache
+def adds_in_order(name: str, want: str) -> bool:
+    """Whether several statements of this name add their rows as one, in the order of what these may conflict in."""
+    found = _INSERT.fullmatch(load_for_postgres(name)[0])
+    return found is not None and found["values"] is not None and bool(_conflict_order(found)) and can_share(name, want)
+
+
 async def run_many(connection: PostgresConnection, name: str, sets: Sequence[Sequence[Any]]) -> None:
     """Executes a query once for each set of parameters, in one statement where that is the same."""
     text, _ = load_for_postgres(name)

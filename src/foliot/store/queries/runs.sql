@@ -18,7 +18,7 @@ SELECT pinned.key AS key,
   FROM run_pin AS pinned WHERE pinned.digest = :digest /*for_key_share*/;
 
 -- name: run_pin_add
--- locks: -
+-- locks: pin digest
 INSERT INTO run_pin (digest, spec, data) VALUES (:digest, :spec, :data) ON CONFLICT (digest) DO NOTHING;
 
 -- name: run_claim
@@ -282,7 +282,7 @@ SELECT id FROM signal WHERE run_id = :run_id LIMIT 1;
 DELETE FROM signal WHERE run_id = :run_id AND id = :id;
 
 -- name: blob_put
--- locks: -
+-- locks: content digest
 INSERT INTO blob (digest, data, created_at, unowned) VALUES (:digest, :data, :at, 0) ON CONFLICT (digest) DO NOTHING;
 
 -- name: blob_put_anew

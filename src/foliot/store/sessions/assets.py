@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from foliot.errors import Conflict, NotFound
 from foliot.store.base import Database
-from foliot.store.journal.database import keep_alive
+from foliot.store.content import keep_content
 from foliot.store.sessions.base import SessionArchived
-from foliot.store.transaction import Row, Tx, many, one, run
+from foliot.store.transaction import Row, Tx, one, run
 
 MOST_ASSETS: Final = 1000
 LARGEST_IN_ALL: Final = 1024**3
@@ -66,11 +66,7 @@ def _add(session: str, asset: Asset, content: Mapping[str, bytes], now: float) -
             f"{MOST_ASSETS:,} of {LARGEST_IN_ALL:,}",
             hint="begin another session",
         )
-    yield from many("blob_put", [{"digest": name, "data": data, "at": now} for name, data in content.items()])
-    for name, data in content.items():
-        while not (yield from keep_alive(name)):
-            # It was there, and has been purged since.
-            yield from many("blob_put", [{"digest": name, "data": data, "at": now}])
+    yield from keep_content(content, now)
     for name in content:
         if name != asset.digest:
             yield from run("asset_add", session=there["key"], digest=name, name="", size=0, media_type="", at=now)

@@ -19,7 +19,8 @@ from foliot.kernel.run.codec import NAMES, encode, type_of
 from foliot.kernel.run.events import CancelRequested, InputReceived
 from foliot.store.base import Database
 from foliot.store.journal.base import TERMINAL, Signal, TransactionBody
-from foliot.store.journal.database import add_signal, lock_runs
+from foliot.store.journal.database import add_signal
+from foliot.store.journal.leases import lock_runs
 from foliot.store.sessions.base import InboxFull, NewInput, Said
 from foliot.store.sessions.database import add_input, input_of_row, open_inputs, said_before
 from foliot.store.sessions.inbox_rules import AgentObject, run_inbox_rules

@@ -41,7 +41,8 @@ from foliot.kernel.traces import under_message
 from foliot.store import tasks
 from foliot.store.journal.base import TASK_LABEL, TERMINAL, Entry, NewRun, identity_labels
 from foliot.store.journal.chain import first_link, link_of
-from foliot.store.journal.database import create_run, lock_runs
+from foliot.store.journal.database import create_runs
+from foliot.store.journal.leases import lock_runs
 from foliot.store.queue import queue
 from foliot.store.queue.queue import QueueItem
 from foliot.store.transaction import Row, Tx, many, one, rows
@@ -144,12 +145,16 @@ def begin_runs(
     now: float,
     in_doubt: InDoubt | None = None,
     told_by: Sequence[str] = (),
+    *,
+    definitions: Mapping[str, bytes] = {},
 ) -> Tx[list[Ticket]]:
-    """Create the runs that these messages activate, and queue them. `told_by` have changed what they are told."""
-    tickets: list[Ticket] = []
-    items: list[QueueItem] = []
+    """Creates the runs that these messages activate, and queues them. `told_by` have changed what they are told.
+
+    `definitions` is what a new task is pinned to itself; it is kept with the specs of its runs.
+    """
     command = task.command
     identity = command.acts_as.also_ordered_by(*told_by)
+    runs: list[tuple[NewRun, Sequence[Entry]]] = []
     for envelope in envelopes:
         parts = task.pinned.parts_of(envelope.to)
         spec = parts.spec
@@ -181,16 +186,21 @@ def begin_runs(
         )
         kind, data = type_of(created), encode(created)
         link = link_of(first_link(run_id), 1, now, kind, data)
-        key = yield from create_run(new, [Entry(1, now, kind, data, link)])
+        runs.append((new, [Entry(1, now, kind, data, link)]))
+    keys = yield from create_runs(runs, now, definitions=definitions)
+    tickets: list[Ticket] = []
+    items: list[QueueItem] = []
+    for envelope, (new, _), key in zip(envelopes, runs, keys, strict=True):
+        parts = task.pinned.parts_of(envelope.to)
         items.append(
             QueueItem(
                 run=key,
-                run_id=run_id,
+                run_id=new.id,
                 task=task.key,
                 namespace=task.namespace,
-                agent=spec.agent,
+                agent=new.agent,
                 lane=task.lane,
-                class_key=task.class_key(spec),
+                class_key=task.class_key(parts.spec),
                 priority=task.priority,
                 due_at=now,
                 requirements=requirements_of(command, parts.isolation),
@@ -200,9 +210,9 @@ def begin_runs(
         tickets.append(
             Ticket(
                 id=envelope.id,
-                run_id=run_id,
+                run_id=new.id,
                 namespace=task.namespace,
-                agent=spec.agent,
+                agent=new.agent,
                 task=task.name,
                 message_id=envelope.id,
                 attempt=envelope.attempt,

@@ -44,12 +44,12 @@ from foliot.resources.wording import WRITTEN_AS
 from foliot.store import tasks as rows
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Database, Document, Key
-from foliot.store.journal.database import SqlJournal, keep_alive
+from foliot.store.journal.database import SqlJournal
 from foliot.store.ledger.doubts import DoubtTable
 from foliot.store.queue import queue
 from foliot.store.resources.documents import decode, key_text
 from foliot.store.tasks import ENDED, NewTask, fact_of
-from foliot.store.transaction import Row, Tx, alone_with, many, one, run
+from foliot.store.transaction import Row, Tx, alone_with, one, run
 from foliot.work.tasks.advance import InDoubt, TaskRef, begin_runs, deadline_of, earliest, summary_of, tell, tell_locked
 from foliot.work.tasks.base import (
     PRIORITIES,
@@ -219,10 +219,8 @@ class TaskService(TaskList):
                 return None
             if missing is not None:
                 yield from rows.end_task(key, "failed", now)
-            while not (yield from keep_alive(pinned.digest)):  # for the first task of its kind, or purged since
-                yield from many("blob_put", [{"digest": pinned.digest, "data": data, "at": now}])
             ref = TaskRef(key, uid, command.namespace, name, task.priority, task.lane, command, pinned)
-            tickets = yield from begin_runs(ref, moves.activate, now)
+            tickets = yield from begin_runs(ref, moves.activate, now, definitions={pinned.digest: data})
             if in_transaction is not None:
                 yield from in_transaction(name, uid)
             return key, tickets

@@ -24,7 +24,7 @@ from foliot.kernel.run.events import Event, RunClaimed, RunDeadLettered
 from foliot.kernel.run.spec import RunSpec
 from foliot.store.base import Database
 from foliot.store.journal.base import Entry, Lease, LeaseLost, Phase, TransactionBody
-from foliot.store.journal.database import entry_of
+from foliot.store.journal.stored_events import entry_of
 from foliot.store.queue.queue import leave_to_others
 from foliot.store.transaction import Row
 from foliot.tools.base import Toolbox
