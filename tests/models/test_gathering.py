@@ -62,13 +62,13 @@ def test_quick_pieces_are_read_together_and_none_is_lost() -> None:
 
 
 @pytest.mark.parametrize("every", [0.0001, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.007, 0.009, 0.01])
-def test_a_piece_of_a_steady_stream_waits_for_a_third_of_the_time_taken_and_for_the_next_one_at_most(
+def test_a_piece_of_a_steady_stream_waits_for_two_fifths_of_the_time_taken_and_for_the_next_one_at_most(
     every: float,
 ) -> None:
     reading = _Reading(_steady(every, 1000))
     for at, waited in zip(reading.arrivals, reading.waited, strict=True):
         assert waited <= 1 / 30 + 1e-9
-        assert waited <= at / 3 + every + 1e-9
+        assert waited <= at * 2 / 5 + every + 1e-9
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -90,7 +90,7 @@ def test_whatever_the_stream_no_piece_waits_longer_than_a_thirtieth_of_a_second_
 def test_the_first_pieces_are_not_held_up() -> None:
     reading = _Reading(_steady(0.002, 500))
     assert reading.sizes[:3] == [1] * 3
-    assert max(reading.waited[:5]) <= 0.002 + 1e-9
+    assert max(reading.waited[:5]) <= 0.0025
 
 
 @pytest.mark.parametrize("every", [0.017, 0.02, 0.05, 1.0])

@@ -43,7 +43,7 @@ _LAST_WORDS = 2.0
 # What a fast model writes is read so many times a second at most, and an answer is held up by no more than this part
 # of the time that it has taken: to be woken for each word costs more than to read it.
 _READS_A_SECOND = 30
-_HELD_UP = 1 / 3
+_HELD_UP = 2 / 5
 _LEAST_WAIT = 0.001  # no timer of an event loop is finer
 _MANY = 32 * 1024
 _TOKEN_SECONDS = 30.0
