@@ -153,6 +153,11 @@ async def test_as_many_runs_tasks_and_records_come_as_were_asked_for(both, monke
 
     assert ids(await both.client.runs.list(limit=500)) == [f"r{n}" for n in reversed(range(MORE))]
     assert ids(await both.client.runs.list(limit=PAGE + 1)) == [f"r{n}" for n in reversed(range(MORE))][: PAGE + 1]
+    older = [f"r{n}" for n in reversed(range(3))]
+    assert ids(await both.client.runs.list(before="r3")) == older
+    assert ids(await both.client.runs.list(before="r3", limit=2)) == older[:2]
+    with pytest.raises(NotFound):
+        await both.client.runs.list(before="r999")
     newest = [record.seq for record in await both.client.audit.list(limit=500)]
     assert len(newest) >= MORE
     assert [record.seq for record in await both.client.audit.list(limit=5, before=newest[1])] == newest[2:7]

@@ -138,9 +138,12 @@ class RemoteRuns(_RunAsking, RunGroup):
         agent: str | None = None,
         phases: Sequence[str] = (),
         limit: int = 50,
+        before: str | None = None,
     ) -> Rows[RunInfo]:
-        shown = ",".join(phases) or None
-        found = await read_first(limit, self._page, RUNS, behind="after", namespace=namespace, agent=agent, phase=shown)
+        filters = {"namespace": namespace, "agent": agent, "phase": ",".join(phases) or None}
+        if before is not None:
+            await self._get(_at(before), Document)  # raises when there is none: the list takes cursors too
+        found = await read_first(limit, self._page, RUNS, behind="after", cursor=before, **filters)
         return wire.read_runs(found.items)
 
     async def events(self, run_id: str) -> Rows[tuple[float, Event]]:

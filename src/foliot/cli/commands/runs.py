@@ -40,12 +40,22 @@ PHASES: Final = (*ALL_PHASES, "interrupted")
 )
 @click.option("--unknown", is_flag=True, help="Instead: calls that may have acted and are not settled.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="At most N.")
-def runs(output: str, all_namespaces: bool, agent: str | None, phase: str | None, unknown: bool, limit: int) -> int:
+@click.option("--before", metavar="RUN", help="Only runs that were stored before this one: the next page.")
+def runs(
+    output: str,
+    all_namespaces: bool,
+    agent: str | None,
+    phase: str | None,
+    unknown: bool,
+    limit: int,
+    before: str | None,
+) -> int:
     """List runs, newest first.
 
     \b
     foliot runs --agent writer --limit 5
     foliot runs --phase waiting              who waits for somebody
+    foliot runs --before RUN                 older ones
     foliot runs --unknown                    calls that may have acted, also of runs that have ended
     foliot runs -o json | jq '.items[].status'
 
@@ -55,13 +65,17 @@ def runs(output: str, all_namespaces: bool, agent: str | None, phase: str | None
     if phase is not None:
         (phase,) = read_phases([phase], PHASES)
     if unknown:
-        if agent is not None or phase is not None:
-            raise UsageError("--unknown lists calls; it does not go with --agent and --phase.")
+        if agent is not None or phase is not None or before is not None:
+            raise UsageError("--unknown lists calls; it does not go with --agent, --phase and --before.")
         return run(_unknown(output, None if all_namespaces else namespace(), limit))
-    return run(_runs(output, None if all_namespaces else namespace(), agent, phase, limit))
+    if phase == "interrupted" and before is not None:
+        raise UsageError("--before does not go with --phase interrupted, which lists all of them.")
+    return run(_runs(output, None if all_namespaces else namespace(), agent, phase, limit, before))
 
 
-async def _runs(output: str, space: str | None, agent: str | None, phase: str | None, limit: int) -> int:
+async def _runs(
+    output: str, space: str | None, agent: str | None, phase: str | None, limit: int, before: str | None
+) -> int:
     now = time.time()
     async with reached() as client:
         if phase == "interrupted":
@@ -69,7 +83,8 @@ async def _runs(output: str, space: str | None, agent: str | None, phase: str | 
             found = [each for each in reversed(due) if interrupted(each, now) and agent in (None, each.agent)]
         else:
             phases = (phase,) if phase else ()
-            found = await client.runs.list(namespace=space, agent=agent, phases=phases, limit=limit + 1)
+            last = None if before is None else (await client.runs.find(before)).id
+            found = await client.runs.list(namespace=space, agent=agent, phases=phases, limit=limit + 1, before=last)
         shown = [run_document(info, now) for info in found[:limit]]
     if output == "name":
         out("\n".join(document["metadata"]["name"] for document in shown), nl=bool(shown))
@@ -80,7 +95,8 @@ async def _runs(output: str, space: str | None, agent: str | None, phase: str | 
     elif shown:
         out(_table(shown, wide=output == "wide", namespaced=space is None))
         if len(found) > limit:
-            out(f"The newest {limit}; --limit N shows more.", err=True)
+            name = shown[-1]["metadata"]["name"]
+            out(f"{limit} shown; --limit N shows more, --before {name} those before them.", err=True)
     if not shown and output in ("table", "wide"):
         where = "any namespace" if space is None else f"namespace {space}"
         which = f"{f'{phase} ' if phase else ''}runs{f' of agent {agent}' if agent else ''}"

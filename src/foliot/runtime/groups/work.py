@@ -164,8 +164,13 @@ class RunGroup(Group):
         agent: str | None = None,
         phases: Sequence[str] = (),
         limit: int = 50,
+        before: str | None = None,
     ) -> Rows[RunInfo]:
-        """List runs, newest first, with summaries of those under way as of now. Raises `InvalidInput`."""
+        """List runs, newest first, with summaries of those under way as of now.
+
+        `before` is the id of a run: those that were stored earlier are listed. Raises `InvalidInput`, and `NotFound`
+        for a run that does not exist.
+        """
 
     @abstractmethod
     async def events(self, run_id: str) -> Rows[tuple[float, Event]]:

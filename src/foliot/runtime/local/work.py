@@ -169,9 +169,12 @@ class LocalRuns(_Waking, RunGroup):
         agent: str | None = None,
         phases: Sequence[str] = (),
         limit: int = 50,
+        before: str | None = None,
     ) -> Rows[RunInfo]:
         named = read_phases(phases, ALL_PHASES)
-        found = await self._inside.runs.journal.list(namespace=namespace, agent=agent, phases=named, limit=limit)
+        journal = self._inside.runs.journal
+        last = None if before is None else (await journal.get(before)).key
+        found = await journal.list(namespace=namespace, agent=agent, phases=named, limit=limit, before=last)
         return [await self._fresh(info) for info in found]
 
     async def _fresh(self, info: RunInfo) -> RunInfo:
