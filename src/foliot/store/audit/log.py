@@ -118,21 +118,10 @@ class SqlAuditLog:
         del given["run_id"]
         if not filter.tool:
             del given["tool"]
-        if filter.tool:
-            spaces = [filter.namespace] if filter.namespace else await self._namespaces()
-            found = [
-                row for each in spaces for row in await self._db.read("audit_find_tool", **given | {"namespace": each})
-            ]
-            found = sorted(found, key=itemgetter("seq"), reverse=True)[:limit]
-        elif filter.namespace:
-            found = await self._db.read("audit_find", **given)
-        else:
+        if not filter.namespace:
             del given["namespace"]
-            found = await self._db.read("audit_find_everywhere", **given)
-        return [_record(row) for row in found]
-
-    async def _namespaces(self) -> list[str]:
-        return [row["namespace"] for row in await self._db.read("audit_namespaces")]
+        query = f"audit_find{'_tool' if filter.tool else ''}{'' if filter.namespace else '_everywhere'}"
+        return [_record(row) for row in await self._db.read(query, **given)]
 
     async def head(self) -> ChainHead | None:
         found = await self._db.read("audit_head")

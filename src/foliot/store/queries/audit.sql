@@ -63,13 +63,24 @@ SELECT seq, data, hash
    AND (:outcome = '' OR outcome = :outcome)
  ORDER BY 0 - seq LIMIT :count;
 
--- name: audit_namespaces
--- Namespaces with records: the recursion hops from one to the next in the index.
+-- name: audit_find_tool_everywhere
+-- reads: many
+-- By namespaces: see run_keys_in_phases_everywhere.
 WITH RECURSIVE space (name) AS (
     SELECT MIN(a.namespace) FROM audit AS a
     UNION ALL
-    SELECT (SELECT MIN(a.namespace) FROM audit AS a WHERE a.namespace > s.name) FROM space AS s WHERE s.name IS NOT NULL)
-SELECT name AS namespace FROM space WHERE name IS NOT NULL;
+    SELECT (SELECT MIN(a.namespace) FROM audit AS a WHERE a.namespace > s.name)
+      FROM space AS s WHERE s.name IS NOT NULL)
+SELECT audit.seq AS seq, audit.data AS data, audit.hash AS hash FROM space AS s CROSS JOIN audit
+ WHERE audit.seq IN (SELECT a.seq FROM audit AS a
+        WHERE a.namespace = s.name AND a.tool = :tool AND 0 - a.seq > 0 - CAST(:before AS BIGINT)
+          AND a.at >= :since AND a.at < :until
+          AND (:agent = '' OR a.agent = :agent)
+          AND (:call_id = '' OR a.call_id = :call_id)
+          AND (:moment = '' OR a.moment = :moment)
+          AND (:outcome = '' OR a.outcome = :outcome)
+        ORDER BY 0 - a.seq LIMIT :count)
+ ORDER BY audit.seq DESC LIMIT :count;
 
 -- name: audit_find_run
 -- reads: many

@@ -129,6 +129,22 @@ SELECT t.key AS key FROM task_label AS l CROSS JOIN task AS t
    AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
  ORDER BY l.place LIMIT :count;
 
+-- name: task_keys_of_label_everywhere
+-- reads: many
+-- By namespaces: see run_keys_in_phases_everywhere.
+WITH RECURSIVE space (name) AS (
+    SELECT MIN(t.namespace) FROM task AS t
+    UNION ALL
+    SELECT (SELECT MIN(t.namespace) FROM task AS t WHERE t.namespace > s.name)
+      FROM space AS s WHERE s.name IS NOT NULL)
+SELECT task.key AS key FROM space AS s CROSS JOIN task
+ WHERE task.key IN (SELECT t.key FROM task_label AS l CROSS JOIN task AS t
+        WHERE l.namespace = s.name AND l.label = :label AND l.place > -CAST(:before AS BIGINT) AND t.key = -l.place
+          AND t.created_at >= :after_time AND t.created_at <= :before_time
+          AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+        ORDER BY l.place LIMIT :count)
+ ORDER BY task.key DESC LIMIT :count;
+
 -- name: task_keys_named
 -- :names is a JSON array. Each name is looked up, whatever the order of the list.
 SELECT t.key AS key FROM json_each(:names) AS wanted CROSS JOIN task AS t
@@ -136,6 +152,21 @@ SELECT t.key AS key FROM json_each(:names) AS wanted CROSS JOIN task AS t
    AND t.created_at >= :after_time AND t.created_at <= :before_time
    AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
  ORDER BY t.key DESC LIMIT :count;
+
+-- name: task_keys_named_everywhere
+-- reads: many
+WITH RECURSIVE space (name) AS (
+    SELECT MIN(t.namespace) FROM task AS t
+    UNION ALL
+    SELECT (SELECT MIN(t.namespace) FROM task AS t WHERE t.namespace > s.name)
+      FROM space AS s WHERE s.name IS NOT NULL)
+SELECT task.key AS key FROM space AS s CROSS JOIN task
+ WHERE task.key IN (SELECT t.key FROM json_each(:names) AS wanted CROSS JOIN task AS t
+        WHERE t.namespace = s.name AND t.name = wanted.value AND t.key < CAST(:before AS BIGINT)
+          AND t.created_at >= :after_time AND t.created_at <= :before_time
+          AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+        ORDER BY t.key DESC LIMIT :count)
+ ORDER BY task.key DESC LIMIT :count;
 
 -- name: task_labels
 -- reads: many
@@ -196,14 +227,6 @@ SELECT t.key AS key FROM task AS t
    AND (:parent = '' OR t.parent = :parent)
    AND COALESCE(t.phase, '') IN (SELECT value FROM json_each(:phases) AS wanted)
    AND NOT EXISTS (SELECT 1 FROM json_each(:labels) AS pair WHERE REPLACE(t.labels, pair.value, '') = t.labels);
-
--- name: task_namespaces
--- Namespaces with tasks: the recursion hops from one to the next in the index.
-WITH RECURSIVE space (name) AS (
-    SELECT MIN(t.namespace) FROM task AS t
-    UNION ALL
-    SELECT (SELECT MIN(t.namespace) FROM task AS t WHERE t.namespace > s.name) FROM space AS s WHERE s.name IS NOT NULL)
-SELECT name AS namespace FROM space WHERE name IS NOT NULL;
 
 -- name: task_lock
 -- locks: task key

@@ -36,10 +36,9 @@ MOST = 200
 STORED_LIVE = {"queued", "running"}
 LIVE = {*STORED_LIVE, "waiting"}
 BEGUN = {"running", "waiting"}
-# The query for each of these filters, and its field: over all namespaces, or within one.
+# The query for each of these filters, and its field: over all namespaces, or within one (of all, `…_everywhere`).
 _ANYWHERE: Final = (("task_keys_of_spawner", "spawned_by"), ("task_keys_of_parent", "parent"))
 _IN_NAMESPACE: Final = (("task_keys_of_target", "target"), ("task_keys_of_lane", "lane"))
-_EVERYWHERE: Final = (("task_keys_of_target_everywhere", "target"), ("task_keys_of_lane_everywhere", "lane"))
 
 
 class TaskList:
@@ -118,7 +117,7 @@ class TaskList:
             "labels": _array([label_text(name, value) for name, value in sorted(exact.items())]),
             "phases": _array(sorted({*wanted, *STORED_LIVE} if wanted & LIVE else wanted)),
         }
-        walks = await self._walks(match, names, sets, wanted, bounds)
+        walks = _walks(match, names, sets, wanted, bounds)
         narrowed = bool(names) or _is_narrowed(match, sets, wanted)
         matching = KeySource("task_keys_matching", match) if narrowed else None
         fitting = partial(self._labelled, unknown) if unknown else None
@@ -146,46 +145,6 @@ class TaskList:
         held = await _beside(len(rows), _with_labels, rows, selector)
         return [key for key in keys if key in held]
 
-    async def _walks(
-        self,
-        match: Mapping[str, str],
-        names: Sequence[str],
-        labels: Mapping[str, Sequence[str]],
-        wanted: Set[str],
-        bounds: Mapping[str, Any],
-    ) -> list[list[KeySource]]:
-        """Returns the queries that find the tasks by each of the filters alone."""
-        namespace = match["namespace"]
-        if names:  # nothing else leaves fewer
-            spaces = [namespace] if namespace else await self._spaces()
-            given = {**bounds, "names": _array(names)}
-            return [[KeySource("task_keys_named", {**given, "namespace": each}) for each in spaces]]
-        where = {**bounds, "namespace": namespace} if namespace else bounds
-        phases = [] if wanted >= set(TASK_PHASES) else [[_in_phases(where, wanted)]]
-        if wanted <= BEGUN:
-            return phases  # those that a worker has begun with are few, and not told apart by what the others look at
-        walks = phases + [[KeySource(query, {**bounds, name: match[name]})] for query, name in _ANYWHERE if match[name]]
-        queries = _IN_NAMESPACE if namespace else _EVERYWHERE
-        given = [[KeySource(query, {**where, name: match[name]})] for query, name in queries if match[name]]
-        if labels:
-            spaces = [namespace] if namespace else await self._spaces()
-            given += [
-                [
-                    KeySource("task_keys_of_label", {**bounds, "label": label_hint(name, value), "namespace": each})
-                    for value in values
-                    for each in spaces
-                ]
-                for name, values in sorted(labels.items())
-            ]
-        if namespace:
-            return [*walks, *given] or [[KeySource("task_keys", where)]]
-        # Of what is frequent, enough is soon met among the newest tasks of all namespaces.
-        newest = [] if walks and not given else [[KeySource("task_keys_everywhere", bounds)]]
-        return [*newest, *walks, *given]
-
-    async def _spaces(self) -> Sequence[str]:
-        return [row["namespace"] for row in await self._db.read("task_namespaces")]
-
     async def many(self, keys: Sequence[int]) -> list[TaskInfo]:
         """Returns the tasks of these keys that exist, archived or not, in the order of their keys."""
         if not keys:
@@ -208,6 +167,37 @@ class TaskList:
                 now = {row["key"]: row for row in await self._db.read("task_feed_tasks", keys=keys_array(without))}
                 found = [now.get(row["key"], row) for row in found]
         return await _beside(len(found), _infos, found, live)
+
+
+def _walks(
+    match: Mapping[str, str],
+    names: Sequence[str],
+    labels: Mapping[str, Sequence[str]],
+    wanted: Set[str],
+    bounds: Mapping[str, Any],
+) -> list[list[KeySource]]:
+    """Returns the queries that find the tasks by each of the filters alone."""
+    namespace = match["namespace"]
+    where = {**bounds, "namespace": namespace} if namespace else bounds
+    reach = "" if namespace else "_everywhere"
+    if names:  # nothing else leaves fewer
+        return [[KeySource(f"task_keys_named{reach}", {**where, "names": _array(names)})]]
+    phases = [] if wanted >= set(TASK_PHASES) else [[_in_phases(where, wanted)]]
+    if wanted <= BEGUN:
+        return phases  # those that a worker has begun with are few, and not told apart by what the others look at
+    walks = phases + [[KeySource(query, {**bounds, name: match[name]})] for query, name in _ANYWHERE if match[name]]
+    given = [
+        [KeySource(f"{query}{reach}", {**where, name: match[name]})] for query, name in _IN_NAMESPACE if match[name]
+    ]
+    given += [
+        [KeySource(f"task_keys_of_label{reach}", {**where, "label": label_hint(name, value)}) for value in values]
+        for name, values in sorted(labels.items())
+    ]
+    if namespace:
+        return [*walks, *given] or [[KeySource("task_keys", where)]]
+    # Of what is frequent, enough is soon met among the newest tasks of all namespaces.
+    newest = [] if walks and not given else [[KeySource("task_keys_everywhere", bounds)]]
+    return [*newest, *walks, *given]
 
 
 def _in_phases(where: Mapping[str, Any], wanted: Set[str]) -> KeySource:
