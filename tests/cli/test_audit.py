@@ -144,15 +144,16 @@ def test_old_records_are_forgotten_on_request_and_the_log_still_holds(foliot: Fo
     assert foliot("audit", "summary", "-A").code == 0
 
 
-@pytest.mark.parametrize("when", ["yesterday", "", "2026-13-45"])
+@pytest.mark.parametrize("when", ["yesterday", "", "2026-13-45", "2026", "1.5", "1763424000000", "2099-01-01"])
 def test_what_is_no_time_is_refused(foliot: Foliot, desk: Path, when: str) -> None:
     said = foliot("audit", "prune", "--before", when, "-y")
     assert said.code == 2
     assert "Traceback" not in said.err
+    assert "pruned" not in foliot("audit", "list", "-A", "-o", "json").out
 
 
 def test_pruning_asks_first(foliot: Foliot, desk: Path) -> None:
-    said = foliot("audit", "prune", "--before", "2030-01-01T00:00:00Z")
+    said = foliot("audit", "prune", "--before", "2020-01-01T00:00:00Z")
     assert said.code != 0
-    assert "2030-01-01" in said.err
+    assert "2020-01-01" in said.err
     assert "pruned" not in foliot("audit", "list", "-A", "-o", "json").out

@@ -145,7 +145,7 @@ async def test_a_namespace_in_the_body_alone_is_the_one_that_is_meant(
     assert (await http.post(path, headers=reader, json={**order, "namespace": "a"})).status_code == 403
 
 
-@pytest.mark.parametrize("said", ["a/b", " a", "a b", 7, ["a"], "x" * 300])
+@pytest.mark.parametrize("said", ["a/b", " a", "a b", 7, ["a"], "x" * 300, 0, False, [], {}, 0.0])
 async def test_what_cannot_be_a_namespace_is_none_in_a_body(
     said: object, http: httpx.AsyncClient, runtime: Runtime
 ) -> None:

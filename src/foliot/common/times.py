@@ -16,6 +16,9 @@ from foliot.common.durations import seconds
 
 MOMENT_FORMS: Final = "2026-11-16, 2026-11-16T09:30:00Z, seconds since 1970, or an age such as 2h or 7d"
 _LONGEST: Final = 64
+# What is earlier or later is no count of seconds: a year, a number of days, milliseconds.
+_FIRST_SECOND: Final = 1e8
+_LAST_SECOND: Final = 1e11
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 # In an address a `+` that was not encoded is a blank.
 _LOST_PLUS: Final = re.compile(r"(T.*) (\d\d(?::?\d\d)?)$")
@@ -37,16 +40,22 @@ def iso_seconds(at: float) -> str:
 def read_moment(text: str, *, now: float) -> float:
     """Return the moment that a person or a program names: a time, a date, an age before `now`, seconds since 1970.
 
-    A time without a zone is in UTC; a date is its first moment. Raises `ValueError`, which says what was expected.
+    A time without a zone is in UTC; a date is its first moment. A number is taken for seconds since 1970 only where
+    that can be meant (0, or from 1973 on). Raises `ValueError`, which says what was expected.
     """
     body = text.strip()
     moment: float | None = None
     if body and len(body) <= _LONGEST:
-        moment = float(body) if _NUMBER.fullmatch(body) else _age(body, now)
+        moment = _seconds(body) if _NUMBER.fullmatch(body) else _age(body, now)
         moment = _time(body) if moment is None else moment
     if moment is None or not isfinite(moment):
         raise ValueError(f"must be a time: {MOMENT_FORMS}")
     return moment
+
+
+def _seconds(text: str) -> float | None:
+    count = float(text)
+    return count if count == 0 or _FIRST_SECOND <= count <= _LAST_SECOND else None
 
 
 def _age(text: str, now: float) -> float | None:

@@ -32,9 +32,12 @@ def put_content(content: Mapping[str, bytes], at: float) -> Tx[None]:
 
 
 def keep_content(content: Mapping[str, bytes], at: float) -> Tx[None]:
-    """Stores texts and files, and keeps all of them for an owner that the transaction will name."""
-    missing = sorted(content)
-    while missing:  # more than once for what was there, and has been purged before it could be held
+    """Stores texts and files, and keeps all of them for an owner that the transaction will name.
+
+    It looks first: what is there already is not locked, and has no place in the order.
+    """
+    missing = yield from _gone(sorted(content))
+    while missing:
         yield from many("blob_put", _rows(content, missing, at))
         missing = yield from _gone(missing)
 

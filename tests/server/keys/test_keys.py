@@ -12,6 +12,7 @@ import httpx2 as httpx
 import pytest
 from starlette.applications import Starlette
 
+from foliot.errors import NotFound
 from foliot.kernel.run.events import InputReceived
 from foliot.runtime.runtime import Runtime
 from foliot.server.auth.identity import Caller, granted
@@ -22,6 +23,7 @@ from foliot.server.route_table import ROUTES, KeyRule
 from foliot.store.access.request_keys import HELD, KEPT, ClaimedKey, KeptAnswer, OtherRequest, SqlRequestKeys, UnderWay
 from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from foliot.store.open import open_database
+from foliot.store.portions import FORGOTTEN_AT_ONCE
 from tests.server.keys.conftest import Server
 
 REPLAYED = "idempotency-replayed"
@@ -284,6 +286,41 @@ async def test_whoever_asks_while_it_is_under_way_waits_for_the_answer(app: Star
     assert done == [4]
 
 
+async def test_an_answer_is_given_again_only_to_who_still_has_the_roles_that_it_needed(app: Starlette) -> None:
+    async def inside(scope: Any, receive: Any, send: Any) -> None:
+        scope[CALLER].require("operator", "a")
+        assert not scope[CALLER].may("admin", "a")
+        await send({"type": "http.response.start", "status": 201, "headers": [(b"x-kind", b"session")]})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    async def ask(*spaces: str) -> list[Any]:
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"{}", "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope: dict[str, Any] = {
+            "type": "http",
+            "app": app,
+            "method": "POST",
+            "path": "/v1/inside",
+            "query_string": b"",
+            "headers": [(b"idempotency-key", b"k")],
+            CALLER: Caller("ann", "token", granted(spaces, ("operator",))),
+        }
+        await answer_once(KeyRule(kept=True), inside, scope, receive, send)
+        return sent
+
+    first, again = await ask("a", "c"), await ask("a")
+    assert [message["body"] for message in (first[-1], again[-1])] == [b"done", b"done"]
+    assert first[0]["headers"] == again[0]["headers"][: len(first[0]["headers"])]
+    with pytest.raises(NotFound):
+        await ask("c")
+
+
 # --- the store -----------------------------------------------------------------------------------------------------
 
 
@@ -291,6 +328,20 @@ class TestKeys:
     @pytest.fixture
     def keys(self, runtime: Runtime) -> SqlRequestKeys:
         return SqlRequestKeys(runtime.inside.tasking.database)
+
+    async def test_a_key_is_free_after_its_day_however_many_older_ones_are_still_there(
+        self, keys: SqlRequestKeys
+    ) -> None:
+        for number in range(3 * FORGOTTEN_AT_ONCE):
+            claimed = await keys.claim("ann", f"k{number}", "r", now=float(number))
+            assert isinstance(claimed, ClaimedKey)
+            await keys.answer(claimed, KeptAnswer(201, [], b"yesterday"))
+        last = f"k{3 * FORGOTTEN_AT_ONCE - 1}"
+
+        again = await keys.claim("ann", last, "another request", now=KEPT + 3600)
+
+        assert isinstance(again, ClaimedKey)
+        assert not again.broken
 
     async def test_a_claim_is_held_by_one_and_lapses(self, keys: SqlRequestKeys) -> None:
         first = await keys.claim("ann", "k", "r", now=0.0)

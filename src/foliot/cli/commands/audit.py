@@ -155,7 +155,9 @@ def prune(before: str, yes: bool) -> int:
 
     A log that does not hold is not cut. Export what must be kept longer first: `foliot audit export`.
     """
-    return run(_prune(parse_moment(before), yes))
+    if (moment := parse_moment(before)) > time.time():
+        raise UsageError(f"{before!r} is in the future: that would forget every record.", hint="For example 90d.")
+    return run(_prune(moment, yes))
 
 
 async def _prune(before: float, yes: bool) -> int:

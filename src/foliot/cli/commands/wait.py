@@ -24,8 +24,6 @@ from foliot.runtime.groups.groups import StoreGroups
 from foliot.store.base import Document, Filter
 
 LOOK_EVERY = 0.25
-# A number of seconds since 1970 that is smaller was meant as an age.
-FIRST_YEARS: Final = 1e8
 F = TypeVar("F", bound=Callable[..., Any])
 Test: TypeAlias = Callable[[Document | None], bool]
 
@@ -157,12 +155,12 @@ def parse_seconds(text: str) -> float:
 def parse_moment(text: str) -> float:
     """`2h` ago, `2026-11-16`, `2026-11-16T09:30:00Z` in seconds since 1970. Raises `UsageError`."""
     try:
-        moment = read_moment(text, now=time.time())
+        return read_moment(text, now=time.time())
     except ValueError:
+        if (body := text.strip()).isdecimal():
+            hint = f"For example {body}s, {body}m; or 2026-11-16."
+            raise UsageError(f"{text!r} has no unit.", hint=hint) from None
         raise UsageError(f"{text!r} is neither a time nor an age.", hint=f"For example {MOMENT_FORMS}.") from None
-    if moment < FIRST_YEARS and text.strip().isdecimal():
-        raise UsageError(f"{text!r} has no unit.", hint=f"For example {text.strip()}s, {text.strip()}m; or 2026-11-16.")
-    return moment
 
 
 def moment_option(*names: str, help: str) -> Callable[[F], F]:

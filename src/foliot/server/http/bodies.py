@@ -103,7 +103,9 @@ async def form_in(request: Request, shape: type[T], asked: str | None) -> T:
     one, and not the same; `NotFound` and `Denied` as the guard does for routes that it knows the namespace of.
     """
     said = await form(request, dict[str, Any])
-    named = said.get("namespace") or asked or DEFAULT_NAMESPACE
+    named = said.get("namespace")
+    if named is None or named == "":
+        named = asked or DEFAULT_NAMESPACE
     if not isinstance(named, str) or not is_name(named):
         raise UsageError(f"{str(named)[:253]!r} cannot be a namespace", hint=f"a name is {NAME_RULE}")
     if asked and named != asked:

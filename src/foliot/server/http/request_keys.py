@@ -1,20 +1,22 @@
 """One request under its key: claimed, done, and its answer kept; or what was answered before.
 
 Only what succeeded is kept. What was refused has changed nothing, so its key is free for a request that is mended. The
-answer leaves when it is stored: whoever has heard it hears the same again.
+answer leaves when it is stored: whoever has heard it hears the same again, for as long as they have the roles in the
+namespaces that it was given for.
 """
 
 from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from foliot.errors import FoliotError, OutcomeUnknown
+from foliot.server.auth.identity import HIDDEN, Caller, HowKnown, Role, role_named
 from foliot.server.context import CALLER, Services
 from foliot.server.errors import BadParameter
 from foliot.server.http.bodies import replayed
@@ -27,6 +29,8 @@ KEY: Final = r"[!-~]{1,255}"
 KEY_PATTERN: Final = re.compile(KEY)
 # Where a route finds the claim under which its request is done.
 CLAIM: Final = "foliot.claim"
+# What is stored with the headers of an answer, and not sent: the roles that it needed.
+_ASKED: Final = " asked"
 # What is particular to one sending of an answer.
 _NOT_KEPT: Final = frozenset({"content-length", "date", "x-request-id"})
 
@@ -46,6 +50,8 @@ async def answer_once(rule: KeyRule, app: App, scope: Scope, receive: Receive, s
     who, request_digest = scope[CALLER].principal, _digest(key, scope, body)
     found = await keys.obtain(who, key, request_digest, stop=services.closing.is_set)
     if isinstance(found, KeptAnswer):
+        for role, namespace in _asked(found):
+            scope[CALLER].require(role, namespace, missing=HIDDEN)
         await _send(found, send, REPEATED)
     elif found.broken and not rule.again:
         await keys.give_up(found, changed_nothing=False)
@@ -86,6 +92,8 @@ def _digest(key: str, scope: Scope, body: bytes) -> str:
 
 async def _do(keys: SqlRequestKeys, claimed: ClaimedKey, app: App, scope: Scope, receive: Receive, send: Send) -> None:
     gathered = _Gathered()
+    caller: Caller = scope[CALLER]
+    watched = scope[CALLER] = _WatchedCaller(caller.name, caller.known_by, caller.grants, caller.id, caller.account)
     try:
         async with keys.kept_alive(claimed):
             await app(scope, receive, gathered.send)
@@ -94,6 +102,7 @@ async def _do(keys: SqlRequestKeys, claimed: ClaimedKey, app: App, scope: Scope,
         await keys.give_up(claimed, changed_nothing=status < 500)
         raise
     answer = gathered.answer()
+    answer.headers.append((_ASKED, ",".join(f"{role} {namespace}" for role, namespace in sorted(watched.asked))))
     if answer.status < 300:
         try:
             await keys.answer(claimed, answer)
@@ -103,6 +112,31 @@ async def _do(keys: SqlRequestKeys, claimed: ClaimedKey, app: App, scope: Scope,
     else:
         await keys.give_up(claimed, changed_nothing=answer.status < 500)
     await _send(answer, send)
+
+
+class _WatchedCaller(Caller):
+    """A caller of whom it is noticed which roles they needed, and had."""
+
+    __slots__ = ("asked",)
+
+    def __init__(
+        self, name: str, known_by: HowKnown, grants: Mapping[str, frozenset[Role]], id: str, account: str
+    ) -> None:
+        super().__init__(name, known_by, grants, id, account)
+        object.__setattr__(self, "asked", set[tuple[Role, str]]())
+
+    def may(self, role: Role, namespace: str) -> bool:
+        held = super().may(role, namespace)
+        if held:
+            self.asked.add((role, namespace))
+        return held
+
+
+def _asked(kept: KeptAnswer) -> list[tuple[Role, str]]:
+    """Returns the roles, each with its namespace, that were needed for an answer; none of one of an older version."""
+    said = dict(kept.headers).get(_ASKED, "")
+    pairs = [each.split(" ") for each in said.split(",") if each]
+    return [(role_named(role), namespace) for role, namespace in pairs]
 
 
 class _Gathered:
@@ -125,7 +159,7 @@ class _Gathered:
 
 
 async def _send(kept: KeptAnswer, send: Send, *more: tuple[bytes, bytes]) -> None:
-    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in kept.headers]
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in kept.headers if name != _ASKED]
     if kept.status != 204:
         headers.append((b"content-length", str(len(kept.body)).encode()))
     await send({"type": "http.response.start", "status": kept.status, "headers": [*headers, *more]})

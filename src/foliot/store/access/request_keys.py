@@ -82,6 +82,9 @@ class SqlRequestKeys:
                 if (yield from run("request_key_add", id=id, request=request, claim=claim, **times)):
                     return ClaimedKey(id, claim)
                 row = yield from one("request_key_get", id=id)
+                if row is not None and row["forget_at"] <= now:  # nobody has come to forget it
+                    yield from run("request_key_lapse", id=id, now=now)
+                    row = None
             if row["request"] != request:
                 return OtherRequest()
             if row["status"] is not None:

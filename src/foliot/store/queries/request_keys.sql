@@ -7,7 +7,7 @@ VALUES (:id, :request, :claim, :held_until, :forget_at) ON CONFLICT (id) DO NOTH
 
 -- name: request_key_get
 -- locks: request id
-SELECT request, held_until, status, headers, body FROM request_key WHERE id = :id /*for_update*/;
+SELECT request, held_until, forget_at, status, headers, body FROM request_key WHERE id = :id /*for_update*/;
 
 -- name: request_key_take
 -- locks: request id
@@ -25,6 +25,10 @@ UPDATE request_key SET status = :status, headers = :headers, body = :body
 -- name: request_key_drop
 -- locks: request id
 DELETE FROM request_key WHERE id = :id AND claim = :claim AND status IS NULL;
+
+-- name: request_key_lapse
+-- locks: request id
+DELETE FROM request_key WHERE id = :id AND forget_at <= :now;
 
 -- name: request_key_prune
 -- The oldest :count of them, and those that are as old, as everywhere where something is forgotten by its age.
