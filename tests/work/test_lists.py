@@ -109,6 +109,7 @@ async def walked(tasks: TaskList, limit: int, **filters: Any) -> list[str]:
 def short_strides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_pages, "FIRST_STRIDE", 8)
     monkeypatch.setattr(key_pages, "LONGEST_STRIDE", 16)
+    monkeypatch.setattr(key_pages, "RARE", 16)
 
 
 async def test_what_all_filters_hold_for_is_listed_once_and_in_order(database: Database, short_strides: None) -> None:

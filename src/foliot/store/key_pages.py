@@ -33,11 +33,28 @@ LONGEST_STRIDE: Final = 3200
 LONGEST: Final = 10.0
 
 
+# Of a filter that no more rows have than these, a list over all namespaces reads all keys. What has more is met among
+# the newest, or is looked for in each namespace.
+RARE: Final = 5000
+
+
 class KeySource(NamedTuple):
-    """A query that gives keys below `:before`, largest first, at most `:count` of them, and its other parameters."""
+    """A query that gives keys below `:before`, largest first, at most `:count` of them, and its other parameters.
+
+    One that looks in each namespace costs what all of these have together: `all` is the query for the same keys in any
+    order, which is better where they are few.
+    """
 
     query: str
     params: Mapping[str, Any]
+    all: str = ""
+
+
+def key_source(query: str, params: Mapping[str, Any]) -> KeySource:
+    """Returns the source of a filter: within the namespace that its parameters name, or over all of them."""
+    if "namespace" in params:
+        return KeySource(query, params)
+    return KeySource(f"{query}_everywhere", params, f"{query}_any_order")
 
 
 async def newest_keys(database: Database, sources: Sequence[KeySource], *, before: int, count: int) -> list[int]:
@@ -69,25 +86,60 @@ async def matching_keys(
     """
     if matching is None and fitting is None:
         return await newest_keys(database, walks[0], before=before, count=count)
+
+    async def fit(keys: list[int]) -> list[int]:
+        if matching is not None and keys:
+            rows = await database.read(matching.query, keys=keys_array(keys), **matching.params)
+            keys = sorted((row["key"] for row in rows), reverse=True)
+        return await fitting(keys) if fitting is not None and keys else keys
+
     began = clock()
     places, found = [before] * len(walks), [list[int]() for _ in walks]
-    stride = min(max(FIRST_STRIDE, count), LONGEST_STRIDE)
+    stride = first = min(max(FIRST_STRIDE, count), LONGEST_STRIDE)
+    rare: list[int] | None = None
+    looked = False
     while True:
         for number, sources in enumerate(walks):
-            keys = await newest_keys(database, sources, before=places[number], count=stride)
-            fit = keys
-            if matching is not None and fit:
-                rows = await database.read(matching.query, keys=keys_array(fit), **matching.params)
-                fit = sorted((row["key"] for row in rows), reverse=True)
-            if fitting is not None and fit:
-                fit = await fitting(fit)
-            found[number] += fit
-            if len(keys) < stride or len(found[number]) >= count:
+            in_each = any(source.all for source in sources)
+            if in_each and not looked:
+                looked, rare = True, await _rarest(database, walks, before)
+            if rare is not None:
+                return await _of_rare(rare, fit, count)
+            asked = first if in_each else stride  # so many of each namespace
+            keys = await newest_keys(database, sources, before=places[number], count=asked)
+            found[number] += await fit(keys)
+            if len(keys) < asked or len(found[number]) >= count:
                 return found[number][:count]
             places[number] = keys[-1]
         if (took := clock() - began) > LONGEST:
             raise ReadTooLong.of(walks[0][0].query if matching is None else matching.query, took)
         stride = min(2 * stride, LONGEST_STRIDE)
+
+
+async def _rarest(database: Database, walks: Sequence[Sequence[KeySource]], before: int) -> list[int] | None:
+    """Returns all keys of the first walk that has few of them, largest first; None when all have many."""
+    for sources in walks:
+        if not all(source.all for source in sources):
+            continue
+        found: set[int] = set()
+        for source in sources:
+            rows = await database.read(source.all, before=before, count=RARE + 1 - len(found), **source.params)
+            found.update(row["key"] for row in rows)
+            if len(found) > RARE:
+                break
+        else:
+            return sorted(found, reverse=True)
+    return None
+
+
+async def _of_rare(rare: list[int], fit: Callable[[list[int]], Awaitable[list[int]]], count: int) -> list[int]:
+    found: list[int] = []
+    stride = min(max(FIRST_STRIDE, count), LONGEST_STRIDE)
+    for start in range(0, len(rare), stride):
+        found += await fit(rare[start : start + stride])
+        if len(found) >= count:
+            break
+    return found[:count]
 
 
 def keys_array(keys: Sequence[int]) -> str:

@@ -53,7 +53,7 @@ from foliot.store.journal.stored_events import (
     repeat_of,
     stored_events,
 )
-from foliot.store.key_pages import NEWEST, KeySource, keys_array, matching_keys
+from foliot.store.key_pages import NEWEST, KeySource, key_source, keys_array, matching_keys
 from foliot.store.portions import Portions
 from foliot.store.queue import queue
 from foliot.store.transaction import Guarded, Planned, Row, Tx, many, one, rows, run
@@ -493,16 +493,11 @@ def _walks(
 ) -> list[list[KeySource]]:
     """Returns the queries that find runs by each of the filters alone."""
     where = narrow if namespace is None else {**narrow, "namespace": namespace}
-    by_agent, in_phases = (
-        ("run_keys_of_agent_everywhere", "run_keys_in_phases_everywhere")
-        if namespace is None
-        else ("run_keys_of_agent", "run_keys_in_phases")
-    )
     walks: list[list[KeySource]] = []
     if agent:
-        walks.append([KeySource(by_agent, {**where, "agent": agent})])
+        walks.append([key_source("run_keys_of_agent", {**where, "agent": agent})])
     if phases < set(ALL_PHASES):
-        walks.append([KeySource(in_phases, {**where, "phases": _array(sorted(phases))})])
+        walks.append([key_source("run_keys_in_phases", {**where, "phases": _array(sorted(phases))})])
     if namespace is None:
         # Of what is frequent, enough is soon met among the newest runs of all namespaces.
         return [[KeySource("run_keys_everywhere", narrow)], *walks]

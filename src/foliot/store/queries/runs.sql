@@ -149,6 +149,23 @@ SELECT found.key AS key
                 ORDER BY 0 - r.key LIMIT :count)) AS found
  ORDER BY found.key DESC LIMIT :count;
 
+-- name: run_keys_in_phases_any_order
+-- reads: many
+-- In that of the index, so that PostgreSQL takes it; of what is live the index has little else.
+SELECT found.key AS key
+  FROM (SELECT live.key AS key FROM (SELECT key FROM run
+         WHERE phase IN ('pending', 'running', 'waiting') AND phase IN (SELECT value FROM json_each(:phases) AS wanted)
+           AND 0 - key > 0 - CAST(:before AS BIGINT)
+           AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
+         ORDER BY phase, namespace, 0 - key LIMIT :count) AS live
+        UNION ALL
+        SELECT ended.key AS key FROM (SELECT key FROM run
+         WHERE phase IN ('succeeded', 'failed', 'cancelled') AND phase IN (SELECT value FROM json_each(:phases) AS wanted)
+           AND 0 - key > 0 - CAST(:before AS BIGINT)
+           AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
+         ORDER BY phase, namespace, 0 - key LIMIT :count) AS ended) AS found
+ LIMIT :count;
+
 -- name: run_keys_of_agent
 -- reads: many
 SELECT key FROM run
@@ -170,6 +187,13 @@ SELECT run.key AS key FROM space AS s CROSS JOIN run
           AND (:private = '' OR replace(r.labels, :private, '') = r.labels OR replace(r.labels, :own, '') <> r.labels)
         ORDER BY 0 - r.key LIMIT :count)
  ORDER BY run.key DESC LIMIT :count;
+
+-- name: run_keys_of_agent_any_order
+-- reads: many
+SELECT key FROM run
+ WHERE agent = :agent AND 0 - key > 0 - CAST(:before AS BIGINT)
+   AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
+ ORDER BY agent, namespace, 0 - key LIMIT :count;
 
 -- name: run_keys_matching
 -- reads: many

@@ -120,6 +120,14 @@ SELECT task.key AS key FROM space AS s CROSS JOIN task
         ORDER BY 0 - t.key LIMIT :count)
  ORDER BY task.key DESC LIMIT :count;
 
+-- name: task_keys_of_target_any_order
+-- reads: many
+SELECT t.key AS key FROM task AS t
+ WHERE t.target = :target AND 0 - t.key > 0 - CAST(:before AS BIGINT)
+   AND t.created_at >= :after_time AND t.created_at <= :before_time
+   AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+ ORDER BY t.target, t.namespace, 0 - t.key LIMIT :count;
+
 -- name: task_keys_of_label
 -- reads: many
 -- :label is how it begins: whoever asks looks at the labels of what is found.
@@ -197,6 +205,14 @@ SELECT task.key AS key FROM space AS s CROSS JOIN task
           AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
         ORDER BY 0 - t.key LIMIT :count)
  ORDER BY task.key DESC LIMIT :count;
+
+-- name: task_keys_of_lane_any_order
+-- reads: many
+SELECT t.key AS key FROM task AS t
+ WHERE t.lane = :lane AND t.lane <> '' AND 0 - t.key > 0 - CAST(:before AS BIGINT)
+   AND t.created_at >= :after_time AND t.created_at <= :before_time
+   AND (CAST(:archived AS BIGINT) = 1 OR t.archived_at IS NULL)
+ ORDER BY t.lane, t.namespace, 0 - t.key LIMIT :count;
 
 -- name: task_keys_of_spawner
 -- reads: many

@@ -15,7 +15,7 @@ from foliot.common.threads import on_thread
 from foliot.errors import InvalidInput, NotFound, ReadTooLong
 from foliot.kernel.graph.lifecycle import API_PHASES, TASK_PHASES
 from foliot.store.base import Database, Requirement
-from foliot.store.key_pages import LONGEST, LONGEST_STRIDE, NEWEST, KeySource, keys_array, matching_keys
+from foliot.store.key_pages import LONGEST, LONGEST_STRIDE, NEWEST, KeySource, key_source, keys_array, matching_keys
 from foliot.store.resources.selectors import matches_labels
 from foliot.store.tasks import label_hint, label_text
 from foliot.store.transaction import Row
@@ -186,9 +186,7 @@ def _walks(
     if wanted <= BEGUN:
         return phases  # those that a worker has begun with are few, and not told apart by what the others look at
     walks = phases + [[KeySource(query, {**bounds, name: match[name]})] for query, name in _ANYWHERE if match[name]]
-    given = [
-        [KeySource(f"{query}{reach}", {**where, name: match[name]})] for query, name in _IN_NAMESPACE if match[name]
-    ]
+    given = [[key_source(query, {**where, name: match[name]})] for query, name in _IN_NAMESPACE if match[name]]
     given += [
         [KeySource(f"task_keys_of_label{reach}", {**where, "label": label_hint(name, value)}) for value in values]
         for name, values in sorted(labels.items())
