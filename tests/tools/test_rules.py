@@ -15,7 +15,7 @@ from foliot.kernel.messages import ToolResult
 from foliot.tools.backends.agent import agent_definition
 from foliot.tools.base import Caller, Parked, Tool
 from foliot.tools.builtin.catalogue import builtin_to_judge
-from foliot.tools.governance.judge import Judgement, judge
+from foliot.tools.governance.judge import Judgement, SettledLayers, judge
 from foliot.tools.governance.layers import Profile
 from foliot.tools.governance.reader import read_rules
 from foliot.tools.governance.rules import STRICTNESS, FixedRules, Outcome, StandingGrant, permission_token, tool_token
@@ -273,6 +273,80 @@ def test_no_layer_allows_what_another_refused(declared, tool, caller, n) -> None
         assert STRICTNESS[whole] >= STRICTNESS[judged([layer], asked, found)]
 
 
+# --- what is settled ---------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(documents, min_size=1, max_size=2),
+    tools,
+    st.lists(callers, min_size=1, max_size=2),
+    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(0, 9)), min_size=2, max_size=8),
+)
+def test_a_layer_that_is_not_asked_again_would_say_the_same(declared, tool, asking, turns) -> None:
+    """Calls of two callers with other arguments each time, under rules that change between them and back."""
+    layers = layers_of(tool)
+    known = SettledLayers(layers)
+    found = [rules(CLERK, *each) for each in declared]
+    for which, who, n in turns:
+        asked = call(tool.name, {"n": n}, caller=asking[who % len(asking)])
+        applied = found[which % len(found)]
+        assert [each.outcome for each in known.judge(asked, applied)] == [
+            each.outcome for each in judge(layers, asked, applied)
+        ]
+
+
+def test_only_what_the_call_itself_decides_is_asked_again() -> None:
+    asked: list[str] = []
+
+    class Heard:
+        def __init__(self, layer: Layer) -> None:
+            self.within, self.layer = layer, layer.layer
+
+        def __call__(self, call, rules):
+            asked.append(self.layer)
+            return self.within(call, rules)
+
+        def is_settled(self, caller, rules):
+            return self.within.is_settled(caller, rules)
+
+    tool = definition("refund", executes=True)
+    known = SettledLayers([Heard(layer) for layer in layers_of(tool)])
+
+    def heard(found, caller: Caller) -> list[str]:
+        asked.clear()
+        assert not known.judge(call("refund", {"n": 1}, caller=caller), found)
+        return list(asked)
+
+    caller, open_rules = Caller(agent="desk"), rules(CLERK)
+    everything = heard(open_rules, caller)
+    assert heard(open_rules, caller) == ["resolve", "arguments"]
+    assert heard(open_rules, Caller(agent="desk")) == everything, "an equal caller is another one"
+    asks_later = rules(
+        CLERK, permission("p", tool_ref="refund", conditions=[{"when": "args.n > 5", "verdict": "deny"}])
+    )
+    assert heard(asks_later, caller) == everything
+    assert heard(asks_later, caller) == ["resolve", "arguments", "conditions"]
+    assert known.judge(call("refund", {"n": 6}, caller=caller), asks_later)[-1].outcome == "deny"
+    told = replace(caller, told_by=("ann",))
+    assert heard(open_rules, told) == heard(open_rules, told) == everything
+
+
+async def test_a_rule_holds_from_the_next_call_on_for_a_caller_who_was_allowed_before() -> None:
+    source = FixedRules(rules(CLERK))
+    pipeline = Pipeline([Declared(definition("refund"))], PipelineParts(rules=source, clock=lambda: 0.0))
+    caller = Caller(agent="desk")
+    for found, allowed in (
+        (rules(CLERK), True),
+        (rules(CLERK, policy("house", blocked_tools=["refund"])), False),
+        (rules(CLERK), True),
+        (rules(CLERK, BROKEN), False),
+    ):
+        source._rules["default"] = found
+        for _ in range(2):
+            assert isinstance(await pipeline.admit(call("refund", {"n": 1}, caller=caller)), ToolResult) is not allowed
+
+
 # --- through the pipeline itself ---------------------------------------------------------------------------------
 
 
@@ -284,7 +358,7 @@ async def admitted(tool, found, asked, shuffle=None) -> Outcome:
     if shuffle is not None:
         layers = list(entry.layers)
         shuffle(layers)
-        entry.layers = tuple(layers)
+        entry.judge = SettledLayers(layers).judge
     outcome = await pipeline.admit(asked)
     return "ask" if isinstance(outcome, Parked) else "deny" if isinstance(outcome, ToolResult) else "allow"
 

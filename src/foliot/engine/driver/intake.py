@@ -227,8 +227,25 @@ def _trace(state: State, call_id: str) -> str:
 
 
 def caller_of(state: State) -> Caller:
-    """Returns the caller of tools in a run, from the frozen spec and the first event: a model has no part in it."""
-    return caller_for(state.spec, state.created or RunCreated(state.spec.agent, ""), state.identity)
+    """Returns the caller of tools in a run, from the frozen spec and the first event: a model has no part in it.
+
+    Runs of the same spec for the same people have the very same one, as long as no other comes between them: then it
+    takes no memory of its own, and what is known of the one is known of all (see `SettledLayers`).
+    """
+    spec = state.spec
+    made = caller_for(spec, state.created or RunCreated(spec.agent, ""), state.identity)
+    kept, last = _last_callers.get(id(spec), _NO_CALLER)
+    if kept is spec and last == made:
+        return last
+    if len(_last_callers) >= _MOST_CALLERS:
+        _last_callers.clear()
+    _last_callers[id(spec)] = spec, made
+    return made
+
+
+_MOST_CALLERS: Final = 256
+_NO_CALLER: Final[tuple[RunSpec | None, Caller]] = None, Caller()
+_last_callers: Final[dict[int, tuple[RunSpec | None, Caller]]] = {}
 
 
 def caller_for(spec: RunSpec, created: RunCreated, identity: Identity) -> Caller:

@@ -56,6 +56,9 @@ class Execution:
             return objection or _WITHIN
         return self._beyond(policy) or self._on_programs(call, policy)
 
+    def is_settled(self, caller: Caller, rules: Rules) -> bool:
+        return caller.execution is None
+
     def _on_files(self, policy: ExecutionPolicy) -> Verdict | None:
         """Refuses work on files beyond the access that the run has. Programs in a fence find less there instead."""
         wanted, held = self._definition.workspace, _ACCESS.get(policy.workspace_access, "none")

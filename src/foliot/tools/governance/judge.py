@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from foliot.tools.base import Invocation, ToolError
-from foliot.tools.governance.rules import Outcome, Rules, Verdict
+from foliot.tools.base import Caller, Invocation, ToolError
+from foliot.tools.governance.rules import MOST_REMEMBERED, Outcome, Rules, Verdict
 
 # The gate that looks for consent, and the one of tools whose result is a person's answer.
 CONSENT = "approval"
@@ -51,6 +51,13 @@ class Layer(Protocol):
     def layer(self) -> str: ...
 
     def __call__(self, call: Invocation, rules: Rules) -> Verdict: ...
+
+    def is_settled(self, caller: Caller, rules: Rules) -> bool:
+        """Whether its verdict is the same for every call of the tool by this very caller under these very rules.
+
+        False whenever it looks at anything else: the arguments, what came before, a time.
+        """
+        ...
 
 
 class RefusedVerdict(Verdict, frozen=True):
@@ -99,6 +106,34 @@ def judge(layers: Sequence[Layer], call: Invocation, rules: Rules, *, every: boo
             if verdict.outcome == "deny":
                 break
     return said
+
+
+class SettledLayers:
+    """Knows which layers of one tool need not be asked again: all that is settled has allowed a call before.
+
+    It is known of one caller under one snapshot of the rules, both as objects, which are kept with it: whatever changes
+    in either makes another object. A refusal or a question is never kept.
+    """
+
+    __slots__ = ("_known", "_layers")
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self._layers = layers
+        self._known: dict[int, tuple[Caller, Rules, Sequence[Layer]]] = {}
+
+    def judge(self, call: Invocation, rules: Rules) -> list[Verdict]:
+        """Collects the objections to a call as `judge` does. Never raises."""
+        caller = call.caller
+        known = self._known.get(id(caller))
+        if known is not None and known[0] is caller and known[1] is rules:
+            return judge(known[2], call, rules)
+        said = judge(self._layers, call, rules)
+        if not said and not caller.told_by:  # whom somebody has told something is made anew for each call
+            left = tuple(layer for layer in self._layers if not layer.is_settled(caller, rules))
+            if len(self._known) >= MOST_REMEMBERED:
+                self._known.clear()
+            self._known[id(caller)] = caller, rules, left
+        return said
 
 
 def refused_by(layer: str, error: Exception) -> RefusedVerdict:

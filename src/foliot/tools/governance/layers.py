@@ -57,6 +57,9 @@ class Resolve:
             raise self._mismatch(call)
         return self._same
 
+    def is_settled(self, caller: Caller, rules: Rules) -> bool:
+        return False  # a call says itself what it is locked to
+
     def _mismatch(self, call: Invocation) -> ToolVersionMismatch:
         if call.version and call.version != self._version:
             message = f"tool {self._name!r} version {call.version!r} is not available, only {self._version!r}"
@@ -82,6 +85,9 @@ class Advertised:
         if shown is None:
             return _NO_LIST
         return _SHOWN if call.tool in shown else _hidden(call)
+
+    def is_settled(self, caller: Caller, rules: Rules) -> bool:
+        return True
 
 
 def _hidden(call: Invocation) -> Verdict:
@@ -177,6 +183,9 @@ class AllowList:
             asked = asked or verdict
         return asked or self._deployment
 
+    def is_settled(self, caller: Caller, rules: Rules) -> bool:
+        return True
+
     def _under(self, policy: Policy) -> Verdict | None:
         rule = f"AgentPolicy/{policy.name}"
         if policy.read_only and self._definition.effect != "read":
@@ -247,6 +256,9 @@ class CheckArguments:
             raise ToolArgumentsInvalid(f"arguments of {self._tool!r} do not fit its schema: {self._explain(call)}")
         return self._fit
 
+    def is_settled(self, caller: Caller, rules: Rules) -> bool:
+        return False
+
     def _explain(self, call: Invocation) -> str:
         problems = self._validator.problems(call.arguments, whole="arguments")
         shown = problems[:MOST_PROBLEMS_SHOWN]
@@ -287,6 +299,9 @@ class Policies:
                 )
         # A caller without a model is a person or a program: the list is about what models may do.
         return of_models(rules, caller, (caller.model,) if caller.model else ())
+
+    def is_settled(self, caller: Caller, rules: Rules) -> bool:
+        return True
 
     def _too_weak(self, ceiling: Ceiling) -> str:
         """Why the isolation of the tool does not do. A fence that is too weak is made stronger when it is opened."""
@@ -351,6 +366,9 @@ class Conditions:
             elif STRICTNESS[verdict.outcome] > STRICTNESS[strictest.outcome] or strictest is _conditions_NONE:
                 strictest = verdict
         return strictest
+
+    def is_settled(self, caller: Caller, rules: Rules) -> bool:
+        return not any(permission.conditions for permission in rules.permissions_of(self._names))
 
 
 def _under(permission: Permission, call: Invocation) -> Verdict:

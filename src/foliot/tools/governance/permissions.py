@@ -22,7 +22,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from foliot.tools.backends.agent import PREFIX, agent_definition
-from foliot.tools.base import Invocation, ToolDefinition
+from foliot.tools.base import Caller, Invocation, ToolDefinition
 from foliot.tools.governance.layers import AllowList, Conditions, Policies, Profile
 from foliot.tools.governance.rules import (
     EVERY_TOOL,
@@ -70,6 +70,9 @@ class Permissions:
         if not caller.roles and rules.default_access == "deny" and not any(map(self._speaks_for, applying)):
             return _CLOSED
         return self._under(applying, held, bool(caller.roles))
+
+    def is_settled(self, caller: Caller, rules: Rules) -> bool:
+        return True
 
     def _broken(self, rules: Rules) -> str:
         return next((rules.broken[name] for name in (*sorted(self._names), EVERY_TOOL) if name in rules.broken), "")
@@ -195,6 +198,9 @@ class Callees:
                 if verdict.outcome == "ask":
                     asks.append(verdict)
         return together(asks, CALLEES) if asks else _ALLOWED
+
+    def is_settled(self, caller: Caller, rules: Rules) -> bool:
+        return False  # the arguments name the agents
 
     def _verdicts(self, agent: str, told: str, call: Invocation, rules: Rules) -> Iterable[Verdict]:
         name = f"{PREFIX}{agent}"

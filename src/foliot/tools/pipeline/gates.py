@@ -13,6 +13,7 @@ from foliot.kernel.arguments import arguments_digest
 from foliot.tools.base import (
     ApprovalNeeded,
     Asks,
+    Caller,
     Invocation,
     Parked,
     ToolDefinition,
@@ -57,6 +58,9 @@ class Preconditions:
                 missing_prior=owed,
             )
         return _MET
+
+    def is_settled(self, caller: Caller, rules: Rules) -> bool:
+        return False  # tools are added to a pipeline, and others succeed
 
 
 def qualified(need: str) -> str:
@@ -120,6 +124,9 @@ class IsolationLayer:
                 wanted=self._wanted,
             )
         return self._contained
+
+    def is_settled(self, caller: Caller, rules: Rules) -> bool:
+        return True
 
 
 def _what_is_missing(mode: str) -> str:

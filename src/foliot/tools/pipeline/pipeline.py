@@ -40,7 +40,7 @@ from foliot.tools.base import (
     ToolUnsupported,
 )
 from foliot.tools.governance.execution import Execution
-from foliot.tools.governance.judge import Judgement, Layer, judge, refused_by
+from foliot.tools.governance.judge import Judgement, Layer, SettledLayers, judge, refused_by
 from foliot.tools.governance.layers import Advertised, AllowList, CheckArguments, Conditions, Policies, Resolve
 from foliot.tools.governance.permissions import Callees, Delegates, Permissions
 from foliot.tools.governance.rules import Rules, StandingGrant, Verdict
@@ -189,7 +189,7 @@ def compose(stages: Sequence[Stage], backend: Handler) -> Handler:
 class ToolEntry:
     """One tool with everything that stands before and around it."""
 
-    __slots__ = ("definition", "finishers", "gates", "gates_unasked", "handler", "layers", "required", "tool")
+    __slots__ = ("definition", "finishers", "gates", "gates_unasked", "handler", "judge", "layers", "required", "tool")
 
     def __init__(self, tool: Tool, parts: PipelineParts, offers: Callable[[str], bool]) -> None:
         definition = tool.definition
@@ -203,6 +203,7 @@ class ToolEntry:
         self.definition = definition
         self.required = definition.record == "required"
         self.layers = layers_for(tool, parts, offers)
+        self.judge = SettledLayers(self.layers).judge
         self.gates = gates_for(tool, parts)
         # For a call that no layer wants an approval of: most calls need not even ask the gate that looks for one.
         self.gates_unasked = tuple(gate for gate in self.gates if not isinstance(gate, Approval))
@@ -266,7 +267,7 @@ class Pipeline:
                 raise self._unknown(call)
             source, namespace = self.parts.rules, call.caller.namespace
             rules = source.at_hand(namespace) or await source.rules(namespace)
-            if said := judge(entry.layers, call, rules):
+            if said := entry.judge(call, rules):
                 if said[-1].outcome == "deny":
                     asks = tuple(said[:-1])
                     raise said[-1].denial()
