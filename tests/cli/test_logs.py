@@ -6,11 +6,15 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from foliot.cli.logs import configure
-from foliot.engine.telemetry.context import log_fields, logged_with
+from foliot.engine.telemetry.context import RequestContext, log_fields, log_run
+from foliot.kernel.run.events import RunCreated
+from foliot.kernel.run.spec import RunSpec
+from foliot.kernel.run.state import State
 from foliot.settings.settings import load_settings
 from foliot.tools.secrets.masking import Masker
 
@@ -31,13 +35,27 @@ def settings(**given: str):
     return load_settings(given, {})
 
 
+def run(namespace: str = "", task: str = "") -> State:
+    """A run of an agent without a name."""
+    state = State(RunSpec(agent="", namespace=namespace, model="m"), "r1")
+    state.created = RunCreated("", "sha256:0", task=task)
+    return state
+
+
+@contextmanager
+def logged_with(state: State) -> Iterator[None]:
+    before = log_run(state)
+    yield
+    assert log_run(before) is state
+
+
 def lines(capsys) -> list[dict[str, str]]:
     return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 
 
 def test_a_line_of_json_says_where_it_comes_from(capsys) -> None:
     configure(settings(log_format="json"))
-    with logged_with(namespace="team-a", run="r1", task="t1", request=""):
+    with logged_with(run("team-a", "t1")):
         log.warning("the lease of %s is over", "r1")
     log.info("too quiet to be shown")
     (line,) = lines(capsys)
@@ -77,7 +95,7 @@ def test_a_message_that_cannot_be_formatted_is_shown_and_not_lost(capsys) -> Non
 
 def test_text_of_a_service_has_times_and_fields(capsys) -> None:
     configure(settings(log_level="info"), service=True)
-    with logged_with(run="r1"):
+    with logged_with(run()):
         log.info("taken over")
     line = capsys.readouterr().err
     assert line.endswith("INFO foliot.test: taken over [run=r1]\n")
@@ -100,10 +118,10 @@ async def test_tasks_that_work_starts_carry_its_fields_and_others_do_not() -> No
     async def seen() -> dict[str, str]:
         return dict(log_fields())
 
-    with logged_with(run="r1"), logged_with(call="c1"):
+    with RequestContext("q1"), logged_with(run()):
         inner = asyncio.create_task(seen())
     outer = asyncio.create_task(seen())
-    assert await inner == {"run": "r1", "call": "c1"}
+    assert await inner == {"request": "q1", "run": "r1"}
     assert await outer == {}
 
 

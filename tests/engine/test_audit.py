@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
+import weakref
 from dataclasses import replace
+from typing import Any
 
 import apsw
 import asyncpg
@@ -14,7 +17,7 @@ import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.engine.audit.entry import CallEntry, entry_of
-from foliot.engine.audit.log import AuditTrail
+from foliot.engine.audit.log import AuditTrail, _Pending
 from foliot.engine.audit.metering import totals
 from foliot.errors import InvalidInput, Unavailable
 from foliot.kernel.messages import Usage
@@ -293,6 +296,26 @@ def pipeline(recorder, *documents, **definition) -> tuple[Pipeline, list]:
 
 
 class TestTheTrail:
+    async def test_what_a_record_was_made_from_is_let_go_before_it_is_written(self) -> None:
+        left: list[bool] = []
+
+        class Looking:
+            async def append(self, entries, *, told=True):
+                gc.collect()
+                left.append(watched() is not None)
+                return []
+
+        class Given(dict[str, Any]):
+            """Something that can be watched."""
+
+        given = Given(act="x")
+        watched = weakref.ref(given)
+        trail = AuditTrail(Looking())
+        trail._enqueue(_Pending(lambda each: {"at": 1.0, **each}, (given,)))
+        del given
+        await trail.close()
+        assert left == [False]
+
     async def test_a_call_that_nobody_asked_about_leaves_one_record_with_what_it_took(self, log) -> None:
         trail = AuditTrail(log)
         tools, _ = pipeline(trail)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -17,6 +20,15 @@ from foliot.store.journal.database import SqlJournal
 from foliot.store.sqlite.database import SqliteDatabase
 from foliot.tools.function import tool
 from tests.engine.kit import Engine, calls, in_turn, says
+
+
+@contextmanager
+def keep(keeper: LeaseKeeper, driver: Any) -> Iterator[None]:
+    keeper.take(driver)
+    try:
+        yield
+    finally:
+        keeper.leave(driver)
 
 
 class FakeDriver:
@@ -87,7 +99,7 @@ async def test_all_leases_are_renewed_in_one_write_and_a_lost_one_is_told(keeper
     keeper, journal, now = keeper
     kept, lost = FakeDriver("kept"), FakeDriver("lost")
     journal.lost = {"lost"}
-    with keeper.keep(kept), keeper.keep(lost):
+    with keep(keeper, kept), keep(keeper, lost):
         now[0] += 10.0
         await soon(lost.lost)
     assert journal.renewals[0] == ["kept", "lost"]
@@ -100,7 +112,7 @@ async def test_a_lease_that_somebody_keeps_locked_is_renewed_at_the_next_look(ke
     free, locked = FakeDriver("free"), FakeDriver("locked")
     journal.locked = {"locked"}
     keeper._lease_seconds = 3600.0  # only once are all of them due
-    with keeper.keep(free), keeper.keep(locked):
+    with keep(keeper, free), keep(keeper, locked):
         now[0] += 3600.0
         await soon(free.renewal)
         assert not locked.renewal.is_set()
@@ -114,7 +126,7 @@ async def test_a_lease_that_somebody_keeps_locked_is_renewed_at_the_next_look(ke
 async def test_what_was_given_back_or_lost_is_not_renewed_and_hears_nothing(keeper) -> None:
     keeper, journal, now = keeper
     kept, over = FakeDriver("kept"), FakeDriver("over")
-    with keeper.keep(kept), keeper.keep(over):
+    with keep(keeper, kept), keep(keeper, over):
         over.is_over = True
         now[0] += 10.0
         journal.again.clear()
@@ -129,7 +141,7 @@ async def test_signals_reach_their_run_and_nobody_else(keeper) -> None:
     keeper, journal, _ = keeper
     mine, other = FakeDriver("mine"), FakeDriver("other")
     journal.waiting = [Signal("s1", "mine", 1.0, "x", b"{}"), Signal("s2", "gone", 1.0, "x", b"{}")]
-    with keeper.keep(mine), keeper.keep(other):
+    with keep(keeper, mine), keep(keeper, other):
         await soon(mine.heard)
         assert not other.heard.is_set()
 
@@ -137,14 +149,14 @@ async def test_signals_reach_their_run_and_nobody_else(keeper) -> None:
 async def test_a_store_that_does_not_answer_is_asked_again(keeper) -> None:
     keeper, journal, _ = keeper
     journal.fail = 3
-    with keeper.keep(FakeDriver("r1")):
+    with keep(keeper, FakeDriver("r1")):
         await soon(journal.again)
     assert len(journal.looks) >= 4
 
 
 async def test_without_runs_the_store_is_left_alone(keeper) -> None:
     keeper, journal, _ = keeper
-    with keeper.keep(FakeDriver("r1")):
+    with keep(keeper, FakeDriver("r1")):
         await soon(journal.again)
     looks = len(journal.looks)
     journal.again.clear()
@@ -157,8 +169,8 @@ async def test_without_runs_the_store_is_left_alone(keeper) -> None:
 async def test_a_driver_that_replaced_another_is_not_forgotten_with_it(keeper) -> None:
     keeper, _, _ = keeper
     old, new = FakeDriver("r1"), FakeDriver("r1", epoch=3)
-    with keeper.keep(old):
-        keep_new = keeper.keep(new)
+    with keep(keeper, old):
+        keep_new = keep(keeper, new)
         keep_new.__enter__()
     assert keeper.driver("r1") is new
     keep_new.__exit__(None, None, None)
@@ -168,7 +180,7 @@ async def test_a_driver_that_replaced_another_is_not_forgotten_with_it(keeper) -
 async def test_an_older_claim_of_a_run_is_lost_whichever_came_first(keeper) -> None:
     keeper, journal, now = keeper
     old, new = FakeDriver("r1", epoch=1), FakeDriver("r1", epoch=3)
-    with keeper.keep(old), keeper.keep(new):
+    with keep(keeper, old), keep(keeper, new):
         assert old.lost.is_set()
         assert "under epoch 3" in old.why
         assert keeper.orphans("r1") == [old]
@@ -177,7 +189,7 @@ async def test_an_older_claim_of_a_run_is_lost_whichever_came_first(keeper) -> N
         await soon(journal.again)
     assert journal.renewals[0] == ["r1"], "the lost claim is not renewed"
     late = FakeDriver("r1", epoch=1)
-    with keeper.keep(new), keeper.keep(late):
+    with keep(keeper, new), keep(keeper, late):
         assert late.lost.is_set()
         assert keeper.driver("r1") is new
 
@@ -186,9 +198,9 @@ async def test_a_claim_is_remembered_until_its_last_call_has_ended(keeper) -> No
     keeper, _, _ = keeper
     old, new, release = FakeDriver("r1", epoch=1), FakeDriver("r1", epoch=3), asyncio.Event()
     old.calls = [asyncio.create_task(release.wait(), name="pay")]
-    with keeper.keep(old):
+    with keep(keeper, old):
         pass
-    with keeper.keep(new):
+    with keep(keeper, new):
         assert keeper.orphans("r1") == [old]
         alone = asyncio.create_task(keeper.stand_alone(new))
         await asyncio.sleep(0)
@@ -203,9 +215,9 @@ async def test_a_call_of_an_older_claim_that_does_not_end_is_named(keeper, monke
     monkeypatch.setattr(Waits, "stop", 0.01)
     old, new, release = FakeDriver("r1", epoch=1), FakeDriver("r1", epoch=3), asyncio.Event()
     old.calls = [asyncio.create_task(release.wait(), name="pay")]
-    with keeper.keep(old):
+    with keep(keeper, old):
         pass
-    with keeper.keep(new):
+    with keep(keeper, new):
         await keeper.stand_alone(new)
     assert "has not ended epoch 1 of it: still under way: pay" in caplog.text
     release.set()

@@ -139,6 +139,7 @@ class Counting:
 def test_a_free_id_is_the_first_one_that_no_call_has() -> None:
     ids = CallIds(["a", "a-2", "a-4"])
 
-    assert (ids.free("b"), ids.free("a")) == ("b", "a-3")
-    ids.add("a-3")
-    assert ids.free("a") == "a-5"
+    assert (ids.take("b"), ids.take("a"), ids.take("a")) == ("b", "a-3", "a-5")
+    ids.add("a-6")
+    ids.add("a")
+    assert (ids.take("a"), ids.take("b")) == ("a-7", "b-2")

@@ -66,6 +66,9 @@ def test_a_tool_that_acts_before_its_start_is_durable_is_caught() -> None:
 class WritesLate(Driver):
     __slots__ = ()
 
+    def _has_only_facts(self) -> bool:
+        return False  # or it would not come to `_write`
+
     async def _write(self, phase: Any = None) -> None:
         if phase is not None or not self.state.asking or self.state.spent.steps == 0:
             await super()._write(phase)

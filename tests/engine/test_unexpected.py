@@ -13,7 +13,7 @@ from foliot.store.journal.base import Signal
 from foliot.tools.function import tool
 from foliot.tools.pipeline.pipeline import Pipeline
 from tests.engine.kit import Engine, calls, in_turn, says
-from tests.engine.test_keeper import Calls, FakeDriver
+from tests.engine.test_keeper import Calls, FakeDriver, keep
 
 
 @tool(effect="read")
@@ -114,7 +114,7 @@ async def test_the_keeper_outlives_a_fault_and_the_run_hears_of_its_own() -> Non
     keeper = LeaseKeeper(journal, clock=lambda: 1000.0, lease_seconds=0.03)
     deaf, well = Deaf("r1"), FakeDriver("r2")
     journal.waiting = [Signal("s1", "r1", 1.0, "t", b""), Signal("s2", "r2", 1.0, "t", b"")]
-    with keeper.keep(deaf), keeper.keep(well):
+    with keep(keeper, deaf), keep(keeper, well):
         await asyncio.wait_for(deaf.lost.wait(), 60)
         await asyncio.wait_for(well.heard.wait(), 60)
 

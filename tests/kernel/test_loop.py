@@ -322,7 +322,7 @@ def test_a_new_state_has_nothing_of_the_old_one():
     one.transcript.append(user("x"))
     one.call_ids.add("c")
     assert two.transcript == []
-    assert two.call_ids == set()
+    assert not two.call_ids
     assert RunCreated("a", "b").definitions == {}
 
 

@@ -41,7 +41,7 @@ def test_three_followups_are_three_turns_oldest_first() -> None:
     play.run()
     assert last_of(play) == ["a", "b", "c"]
     assert play.state.ended.output == "3"  # type: ignore[union-attr]
-    assert play.state.taken == ["i1", "i2", "i3"]
+    assert play.state.taken == ("i1", "i2", "i3")
 
 
 def test_what_was_collected_is_one_turn() -> None:
@@ -88,7 +88,7 @@ def test_what_is_collected_waits_for_a_silence_and_what_is_said_in_it_is_answere
     play.record(RunResumed("timer"))
     play.run()
     assert [message.text for message in play.asked[0].request.messages[-2:]] == ["word 1", "word 2"]
-    assert play.state.taken == ["i1", "i2"]
+    assert play.state.taken == ("i1", "i2")
     assert play.state.ended.output == "together"  # type: ignore[union-attr]
 
 
@@ -158,7 +158,7 @@ def test_a_backlog_is_heard_at_the_boundary_and_has_a_turn_of_its_own() -> None:
     play.record(ModelResponded(1, asks(("a", "look"))))
     play.run()
     assert last_of(play) == ["mind the cost", "mind the cost"]
-    assert play.state.taken == ["i1"]
+    assert play.state.taken == ("i1",)
 
 
 def test_an_interrupt_ends_the_answer_that_is_being_written() -> None:

@@ -12,7 +12,7 @@ from foliot.store.journal.database import SqlJournal
 from foliot.store.journal.stored_events import LARGE
 from foliot.store.open import open_database
 
-RUNS = 12
+RUNS = 40  # more than are written in one statement
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.services)])

@@ -6,7 +6,7 @@ import os
 from typing import Final
 
 _EACH: Final = 8
-_AT_ONCE: Final = 512
+_AT_ONCE: Final = 64
 # Taken from the end, which threads can do at the same time without getting the same.
 _pool: Final[list[bytes]] = []
 

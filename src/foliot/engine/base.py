@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from foliot.kernel.messages import Delta, ModelRequest, ModelResponse, Usage
 from foliot.kernel.run.events import ApprovalRequested, Event, RunRetried, Terminal
@@ -42,14 +42,15 @@ class EstimatesQuestions(Protocol):
         ...
 
 
-class AskingRun(NamedTuple):
-    """The run whose model is asked. What a gateway keeps for it beyond an answer is given up with the lease.
+class AskingRun(Protocol):
+    """The run whose model is asked. What a gateway keeps for it beyond an answer is given up with the lease."""
 
-    `on_release` are called, in any order, when whoever drives the run lets it go, for whatever reason.
-    """
+    @property
+    def state(self) -> State: ...
 
-    state: State
-    on_release: list[Callable[[], Awaitable[None]]]
+    def on_release(self, release: Callable[[], Awaitable[None]]) -> None:
+        """Have this called, in any order, when whoever drives the run lets it go, for whatever reason."""
+        ...
 
 
 ASKING: ContextVar[AskingRun | None] = ContextVar("foliot_asking", default=None)

@@ -139,9 +139,9 @@ class Agent(Generic[Value]):
         """The digest of the declaration, which does not change."""
         return definition_digest(self.document)
 
-    @property
+    @cached_property
     def pins(self) -> dict[str, str]:
-        """The digests that a run of it is pinned to, by name."""
+        """The digests that a run of it is pinned to, by name: one dict for all of its runs."""
         return {f"Agent/{self.name}": self.digest}
 
     @property

@@ -459,7 +459,7 @@ class Delegator:
             (user_message(order.input),),
             run_id=order.run_id,
             after=order.after,
-            definitions=definitions,
+            definitions=dict(definitions),
             parent=order.parent,
             depth=order.depth,
             trace=self._trace(order),

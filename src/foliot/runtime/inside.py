@@ -332,7 +332,7 @@ class Inside:
         Raises `RunTaken`, a `Conflict`, when it is other work: see `is_begun`.
         """
         run_id = self.new_run_id() if run_id is None else run_id
-        driver = await self._started(
+        driver = await self.started(
             agent,
             input,
             run_id=run_id,
@@ -350,7 +350,7 @@ class Inside:
             return await self.resume(run_id, stream=stream, check=check)
         # As `_finish` does, without a frame of its own: it would be there, and be passed at every step, in all runs.
         state = await self.runs.drive(driver)
-        return await self._at_rest(state, self._known(agent), check, stream=stream)
+        return await self.at_rest(state, self.known(agent), check, stream=stream)
 
     async def compact(
         self,
@@ -371,7 +371,7 @@ class Inside:
         was nothing to gain. Raises as `run`.
         """
         run_id = self.new_run_id() if run_id is None else run_id
-        driver = await self._started(
+        driver = await self.started(
             agent,
             (),
             run_id=run_id,
@@ -386,7 +386,7 @@ class Inside:
         )
         if driver is None:
             return await self.resume(run_id, check=check)
-        return await self._finish(driver, self._known(agent), check)
+        return await self._finish(driver, self.known(agent), check)
 
     async def request_compaction(self, run_id: str, *, by: str = "") -> RunInfo:
         """Ask a live run to compact its conversation before its next question. Raises `NotFound`, `Conflict`."""
@@ -395,7 +395,7 @@ class Inside:
         await self.runs.journal.signal(message)
         return await self.background.woken(info, message, stay=True)
 
-    async def _started(
+    async def started(
         self,
         agent: Agent | str,
         input: Input,
@@ -408,7 +408,7 @@ class Inside:
         options: RunOptions = UNCHANGED,
         adjust: Adjust | None = None,
         turn: NewTurn | None = None,
-        stream: bool,
+        stream: bool = False,
         compacts: bool = False,
         in_transaction: TransactionBody | None = None,
     ) -> Driver | None:
@@ -459,7 +459,7 @@ class Inside:
                 return None
             raise
 
-    def _known(self, agent: Agent | str) -> Agent | None:
+    def known(self, agent: Agent | str) -> Agent | None:
         return agent if isinstance(agent, Agent) else self._assembly.known(*named(agent))
 
     def known_agent(self, namespace: str, name: str) -> Agent | None:
@@ -491,7 +491,7 @@ class Inside:
         before: list[Recorded] = []
 
         async def drive() -> RunResult:
-            driver = await self._started(
+            driver = await self.started(
                 agent,
                 input,
                 run_id=run_id,
@@ -504,7 +504,7 @@ class Inside:
             )
             if driver is not None:
                 ours.set()
-                return await self._finish(driver, self._known(agent), False, stream=True)
+                return await self._finish(driver, self.known(agent), False, stream=True)
             entries = await self.runs.journal.read(run_id)
             before.extend(Recorded(run_id, each.seq, each.at, decode(each.data)) for each in entries)
             ours.set()
@@ -555,7 +555,7 @@ class Inside:
                 state = await self._as_left(run_id, stream=stream)
             else:
                 state = await self.runs.drive(driver)
-        return await self._at_rest(state, known, check, stream=stream)
+        return await self.at_rest(state, known, check, stream=stream)
 
     async def fork(
         self,
@@ -887,9 +887,10 @@ class Inside:
 
     async def _finish(self, driver: Driver, agent: Agent | None, check: bool, *, stream: bool = False) -> RunResult:
         """Drive until the run ends or waits for someone; a wait for a timer is slept through."""
-        return await self._at_rest(await self.runs.drive(driver), agent, check, stream=stream)
+        return await self.at_rest(await self.runs.drive(driver), agent, check, stream=stream)
 
-    async def _at_rest(self, state: State, agent: Agent | None, check: bool, *, stream: bool) -> RunResult:
+    async def at_rest(self, state: State, agent: Agent | None, check: bool, *, stream: bool = False) -> RunResult:
+        """The result of a run that was driven: once it has ended, or waits for someone."""
         while state.ended is None and state.waiting is not None and is_short(state.waiting, self.clock()):
             assert state.waiting.until is not None, "a timer knows when it goes off"
             try:

@@ -13,6 +13,7 @@ import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from foliot.kernel.identity import Identity
 from foliot.resources.names import check_labels
 from foliot.runtime.agent import within
 from foliot.runtime.groups.groups import Conveniences
@@ -103,16 +104,21 @@ class Runtime(LocalGroups, Conveniences):
         check: bool = True,
     ) -> RunResult[Value]:
         check_labels(labels or {})
-        return await self.inside.run(
-            _within(agent, namespace),
+        inside, agent = self.inside, _within(agent, namespace)
+        run_id = inside.new_run_id() if run_id is None else run_id
+        # As `Inside.run` does, without a frame of its own: it would be there, and be passed at every step, in all runs.
+        driver = await inside.started(
+            agent,
             input,
             run_id=run_id,
             labels=labels,
-            user=user,
+            identity=Identity(user, via="python"),
             history=history,
             after=after,
-            check=check,
         )
+        if driver is None:
+            return await inside.resume(run_id, check=check)
+        return await inside.at_rest(await inside.runs.drive(driver), inside.known(agent), check)
 
     def stream(
         self,

@@ -18,6 +18,7 @@ Used by:  postgres/batches.py and sqlite/writer.py, for one transaction each.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
@@ -32,11 +33,13 @@ class Heads:
     """The heads that the bodies of one transaction share, as the last of them has left them.
 
     A head is locked by the first who asks, and changed by this transaction alone until its end. Queries whose names are
-    not among `names` have nothing to do with it.
+    not among `names` have nothing to do with it. Records that come as many as `at_once` are not put off: where a
+    statement costs no round trip, that saves nothing but holds them all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: int = sys.maxsize) -> None:
         self.names = of_heads()
+        self._at_once = at_once
         self._known: dict[str, list[dict[str, Any]]] = {}
         self._records: list[Any] = []
         self._advance: Statement | None = None
@@ -47,6 +50,8 @@ class Heads:
             case "revision_lock" | "audit_turn" as name:
                 return None if (known := self._known.get(name)) is None else [known] * len(statements)
             case "audit_add":
+                if any(len(each.params) >= self._at_once for each in statements):
+                    return None
                 for each in statements:
                     self._records.extend(each.params)
                 return [None] * len(statements)

@@ -158,7 +158,8 @@ class AuditTrail:
             if late:
                 writer.cancel()
                 await asyncio.wait({writer})
-                self._give_up(list(self._queue), Unavailable("the process ends"))
+                left = [each.kept for each in self._queue if each.kept is not None]
+                self._give_up(len(self._queue), left, Unavailable("the process ends"))
                 self._queue.clear()
         feeds, self._feeds = self._feeds, ()
         for feed in feeds:
@@ -167,33 +168,39 @@ class AuditTrail:
     async def _write(self) -> None:
         try:
             while self._queue:
-                batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+                entries, waiting = self._take()
                 try:
-                    written = await self._append(self._entries(batch))
+                    written = await self._append(entries)
                 except asyncio.CancelledError:
-                    self._give_up(batch, Unavailable("the process ends"))
+                    self._give_up(len(entries), waiting, Unavailable("the process ends"))
                     raise
                 except Exception as error:
-                    self._give_up(batch, error)
+                    self._give_up(len(entries), waiting, error)
                     continue
-                for each in batch:
-                    if each.kept is not None and not each.kept.done():
-                        each.kept.set_result(None)
+                for kept in waiting:
+                    if not kept.done():
+                        kept.set_result(None)
                 for feed in self._feeds:
                     feed.offer(written)
         finally:
             self._writer = None
 
-    def _entries(self, batch: list[_Pending]) -> list[Entry]:
-        """One record that cannot be made does not take the others with it; it is taken out of the batch."""
+    def _take(self) -> tuple[list[Entry], list[asyncio.Future[None]]]:
+        """Makes the next records; returns them, and who waits for them. What they were made from is let go.
+
+        One that cannot be made does not take the others with it.
+        """
         entries: list[Entry] = []
-        for each in list(batch):
+        waiting: list[asyncio.Future[None]] = []
+        for _ in range(min(BATCH, len(self._queue))):
+            each = self._queue.popleft()
+            kept = () if each.kept is None else (each.kept,)
             try:
                 entries.append(each.make(*each.given))
+                waiting += kept
             except Exception as error:
-                batch.remove(each)
-                self._give_up([each], error)
-        return entries
+                self._give_up(1, kept, error)
+        return entries, waiting
 
     async def _append(self, entries: list[Entry]) -> list[AuditRecord]:
         told = bool(self._feeds)
@@ -206,11 +213,11 @@ class AuditTrail:
                 await asyncio.sleep(PAUSE_SECONDS * number)
         return await self._log.append(entries, told=told)
 
-    def _give_up(self, batch: Sequence[_Pending], error: Exception) -> None:
-        self._drop(len(batch), str(error))
-        for each in batch:
-            if each.kept is not None and not each.kept.done():
-                each.kept.set_exception(Unavailable(f"the audit log cannot be written: {error}"))
+    def _give_up(self, count: int, waiting: Sequence[asyncio.Future[None]], error: Exception) -> None:
+        self._drop(count, str(error))
+        for kept in waiting:
+            if not kept.done():
+                kept.set_exception(Unavailable(f"the audit log cannot be written: {error}"))
 
     def _drop(self, count: int, why: str) -> None:
         if count:

@@ -54,6 +54,8 @@ class Quote(Protocol):
 class RunBudget:
     """Made for each run that is driven; looks up who pays only when there are budgets."""
 
+    __slots__ = ("_calls", "_journal", "_payer", "_quote", "_service", "_state")
+
     def __init__(
         self, service: BudgetService, journal: Journal, quote: Quote, calls: CallBudgets, state: State
     ) -> None:

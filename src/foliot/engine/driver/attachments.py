@@ -28,26 +28,6 @@ def named_files(messages: Sequence[Message]) -> Iterator[str]:
                 yield part.blob
 
 
-class PlainMessages:
-    """The messages of the last question, if none of them names a file: only what is new in the next is looked at."""
-
-    __slots__ = ("_last",)
-
-    def __init__(self) -> None:
-        self._last: tuple[Message, ...] = ()
-
-    def are(self, messages: tuple[Message, ...]) -> bool:
-        """Whether none of these messages names a file."""
-        known = len(self._last)
-        same = messages[:known] == self._last  # the very same objects, almost always: that is one look at each
-        for message in messages[known:] if same else messages:
-            for part in message.parts:
-                if isinstance(part, Media) and part.blob is not None:
-                    return False
-        self._last = messages
-        return True
-
-
 async def with_files(request: ModelRequest, fetch: FetchesFiles | None) -> ModelRequest:
     """Returns the request with the content of the files that it names. Raises what `fetch` raises."""
     wanted = list(dict.fromkeys(named_files(request.messages)))

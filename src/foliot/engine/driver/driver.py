@@ -30,13 +30,13 @@ from foliot.common.waits import Waits
 from foliot.engine.approval.questions import answer_id
 from foliot.engine.approval.records import SYSTEM, DecisionLog, DecisionRecord, call_document
 from foliot.engine.approval.requests import ApprovalRequests
-from foliot.engine.base import ASKING, AskingRun, Clock, EstimatesQuestions, KeepsPlaces, Models, Settlement, Watcher
+from foliot.engine.base import ASKING, Clock, EstimatesQuestions, KeepsPlaces, Models, Settlement, Watcher
 from foliot.engine.budgets.declared import BudgetRule
 from foliot.engine.budgets.run_budget import Asked, RunBudget
 from foliot.engine.compaction.compactor import compact, not_compacted
 from foliot.engine.definition.governance import ModelGate, token_limits
 from foliot.engine.driver.appends import LeaseClock, append_again, entry_of, persist, recorded
-from foliot.engine.driver.attachments import FetchesFiles, PlainMessages, with_files
+from foliot.engine.driver.attachments import FetchesFiles, with_files
 from foliot.engine.driver.doubts import Doubts, both, doubts_of, noting
 from foliot.engine.driver.effects import ShownText, ask_model, call_tool, given_up, in_place_of, left_behind
 from foliot.engine.driver.intake import admit_calls, caller_of, check_output, mistaken_calls
@@ -140,28 +140,15 @@ def begin(effect: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     return asyncio.Task(effect, loop=asyncio.get_running_loop())
 
 
-class _Right:
-    """The right of a driver to act, as tools ask for it: see `MayAct`."""
-
-    __slots__ = ("_driver",)
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-
-    def holds(self) -> bool:
-        return self._driver.holds()
-
-    async def __call__(self) -> bool:
-        return await self._driver.may_act()
-
-
 class Driver:
-    """One run in the hands of one process. `state` is the fold of its journal, and of what is about to be added."""
+    """One run in the hands of one process. `state` is the fold of its journal, and of what is about to be added.
+
+    It is the `AskingRun` of its questions, and the `MayAct` of its calls.
+    """
 
     __slots__ = (
         "_alarm",
         "_answered",
-        "_asker",
         "_asking",
         "_broken",
         "_caller",
@@ -194,11 +181,10 @@ class Driver:
         "_noted",
         "_observing",
         "_parking",
-        "_plain",
         "_purse",
         "_released",
+        "_releases",
         "_returned",
-        "_right",
         "_seen",
         "_settlement",
         "_shown",
@@ -263,7 +249,6 @@ class Driver:
         self._doubts_noted = state.doubts
         self._settlement = settlement
         self._fetch = fetch
-        self._plain = PlainMessages()
         self._conversations = conversations or Conversations(journal)
         self._stream = stream
         self._claim = claim
@@ -280,7 +265,7 @@ class Driver:
         self._taken: tuple[str, ...] = ()
         self._answered = len(state.taken)  # of its inputs, as far as their rows say so
         self._expired: tuple[Document, ...] = ()  # what the next append has to put into the audit log
-        self._seen: dict[str, None] = {}  # ids of signals: nothing is smaller than an empty dict but an empty list
+        self._seen: dict[str, None] | None = None  # ids of signals
         self._mail: list[tuple[Event, str | None]] = []
         self._loop = asyncio.get_running_loop()
         self._alarm: asyncio.Future[None] | None = None  # what is waited for
@@ -288,14 +273,13 @@ class Driver:
         self._shown: ShownText | None = None  # of the last question
         self._hooking: asyncio.Task[None] | None = None
         self._observing: tuple[asyncio.Task[None], ...] = ()  # hooks that are told of what is over
-        self._returned: dict[str, Event] = {}  # results that hooks look at before they are recorded
+        self._returned: dict[str, Event] | None = None  # results that hooks look at before they are recorded
         self._calling: dict[str, asyncio.Task[None]] = {}
         self._stopping: tuple[asyncio.Task[None], ...] = ()
         self._cancelled: tuple[asyncio.Task[None], ...] = ()
         self._deaf: tuple[asyncio.Task[None] | None, ...] = ()  # questions that did not stop when they were told to
         self._inquiry: asyncio.Task[None] | None = None
-        self._right = _Right(self)
-        self._asker = AskingRun(state, [])
+        self._releases: tuple[Callable[[], Awaitable[None]], ...] = ()
         self._lost = ""  # why the lease is gone
         self._released = False  # it was given back: the run has ended, or waits
         self._unreadable: NewerEvent | None = None  # a signal for whoever knows its type
@@ -336,7 +320,7 @@ class Driver:
                 await stop_tasks(self._inquiry)
             self._tenure.close()
             await self._stop_effects()
-            for release in self._asker.on_release:
+            for release in self._releases:
                 await release()
             if self._purse is not None:
                 self._purse.close()
@@ -346,6 +330,8 @@ class Driver:
 
         It is handled at the next opportunity.
         """
+        if self._seen is None:
+            self._seen = {}
         if signal.id in self._seen:
             return
         self._seen[signal.id] = None
@@ -360,6 +346,9 @@ class Driver:
             log.warning("run %s: a signal was dropped: %s", self.lease.run_id, error)
             self._taken += (signal.id,)
             self._wake()
+
+    def on_release(self, release: Callable[[], Awaitable[None]]) -> None:
+        self._releases += (release,)
 
     def renewed(self, until: float, ends: float) -> None:
         """The lease was prolonged until then, by the wall clock and by that of the event loop."""
@@ -442,21 +431,30 @@ class Driver:
             refused = mistaken_calls(self.state, action.events, self._caller) if type(action) is Note else ()
             for event in action.events:
                 self._record(event)
+            if isinstance(action, Await | AskModel | Compact):
+                if self._has_only_facts():
+                    # As `_write` does, without a frame of its own: it would be there in all runs that wait here.
+                    try:
+                        await self._journal.append(self.lease, self._entries)
+                    except Unavailable as error:
+                        await self._append_again(error)
+                    self._appended()
+                else:
+                    await self._write()
             match action:  # in the order of how often they come
                 case Await():
-                    await self._write()
                     if action.stop:
                         self._ask_to_stop(action.calls)
                     await self._mail_comes()
                 case AskModel():
-                    await self._write()
                     # In no variable of this frame: what it holds would be kept until the next question.
                     self._asking = begin(self._watched(self._ask, action))
                     if self._asking.done():
                         self._asking = None
                     await self._mail_comes()  # the kernel starts nothing else meanwhile
                 case CallTools():
-                    await self._start_calls(action)
+                    if await self._start_calls(action):
+                        await self._mail_comes()
                 case Note():
                     self._expire(action.events)
                     self._stop_answered(action.events)
@@ -466,7 +464,6 @@ class Driver:
                 case CheckOutput():
                     self._record(check_output(action))
                 case Compact():
-                    await self._write()
                     if self._asking is None:  # or it is in progress, and something else came meanwhile
                         self._asking = begin(self._watched(self._compact, action))
                         if self._asking.done():
@@ -575,6 +572,32 @@ class Driver:
         await self._write(phase, due=due)
         if self.state.was_delayed and isinstance(keeper := self._models, KeepsPlaces):
             await keeper.leave(self.lease.run_id)  # or others would wait until its turn has passed
+
+    def _has_only_facts(self) -> bool:
+        """Whether what is to be written is nothing but facts, and nobody has to wait for anything afterwards."""
+        return (
+            bool(self._entries)
+            and not (self._lost or self._taken or self._expired)
+            and len(self.state.taken) == self._answered
+            and (self._doubts is None or not (self._noted or self.state.doubts != self._doubts_noted))
+            and (self._parking is None or not self._parking.is_concerned(self._facts))
+        )
+
+    async def _append_again(self, error: Unavailable) -> None:
+        """Bring an append of nothing but facts to its end, which the store was away for."""
+        journal, lease, entries = self._journal, self.lease, self._entries
+        again = partial(journal.append, lease, entries)
+        await append_again(again, error, journal=journal, lease=lease, entries=entries, phase=None, tenure=self._tenure)
+
+    def _appended(self) -> None:
+        """Tells whoever attends that the facts are durable. Raises `LeaseLost` for a lease that went meanwhile."""
+        entries, facts, run_id = self._entries, self._facts, self.lease.run_id
+        self._entries, self._facts = [], []
+        if self._watcher.attends(run_id):
+            for entry, event in zip(entries, facts, strict=True):
+                self._watcher.recorded(run_id, entry.seq, entry.at, event)
+        if self._lost:
+            raise LeaseLost(self._lost)
 
     async def _write(self, phase: Phase | None = None, *, due: float | None = None) -> None:
         """Make everything recorded durable; only then is it told to anyone."""
@@ -760,7 +783,7 @@ class Driver:
         if not self.holds() and not await self.may_act():
             return
         run_id = self.lease.run_id
-        if not self._plain.are(action.request.messages):
+        if self.state.files:
             try:
                 action = replace(action, request=await with_files(action.request, self._fetch))
             except FoliotError as error:
@@ -769,7 +792,7 @@ class Driver:
                 self._post(ModelFailed(action.step, "other", message, retryable=True))
                 return
         ASKER.set((run_id, self.state.was_delayed))
-        ASKING.set(self._asker)
+        ASKING.set(self)
         shown = self._stream or self._watcher.wanted(run_id)
         heard = ShownText(partial(self._watcher.streamed, run_id, action.step)) if shown else None
         self._shown = heard
@@ -922,8 +945,11 @@ class Driver:
         paid = ask if purse.is_free else own
         return await (purse.ask_within(limits, action, paid, name=name) if limits else paid())
 
-    async def _start_calls(self, action: CallTools) -> None:
-        """Refused calls are answered at once; the starts of the others become durable, then they act."""
+    async def _start_calls(self, action: CallTools) -> bool:
+        """Refused calls are answered at once; the starts of the others become durable, then they act.
+
+        Returns whether a result is the next thing to happen. Who waits for it is the caller, without this frame.
+        """
         if self._doubts is not None and _acts_once(action.calls):
             look = partial(self._doubts.hold, self.state, action.calls, self.lease.worker)
             try:
@@ -934,28 +960,34 @@ class Driver:
                 self._record(fact)
             if held:
                 await self._write()
-                return  # others of them may be made: the kernel says which
+                return False  # others of them may be made: the kernel says which
         admitted, refused = await admit_calls(self._tools, self.state, action, self._caller, self._persist)
         for fact in refused:
             self._take(fact, None)
         if not admitted and not refused:
             # Each of these calls comes after one that is under way: that one's result is the next thing to happen.
             await self._write()
-            await self._mail_comes()
+            return True
         if not admitted or self.state.ending is not None:
-            return  # a refusal can end the run: then nothing is started any more
+            return False  # a refusal can end the run: then nothing is started any more
         for intent, call in admitted:
             started = intent.started()
             grant, giver = getattr(call, "standing", ("", ""))
             self._record(replace(started, standing=grant, granted_by=giver) if grant else started)
-        await self._write()
+        if self._has_only_facts():
+            try:
+                await self._journal.append(self.lease, self._entries)
+            except Unavailable as error:
+                await self._append_again(error)
+            self._appended()
+        else:
+            await self._write()
         for intent, call in admitted:
             task = begin(self._watched(self._call, intent, call, action.deadline))
             if not task.done():
                 task.set_name(intent.name)
                 self._calling[intent.call_id] = task
-        if not refused:
-            await self._mail_comes()  # the kernel would say so too: what was asked for is under way
+        return not refused  # the kernel would say so too: what was asked for is under way
 
     async def _call(self, intent: CallIntent, call: Admitted, deadline: float | None) -> None:
         if not self.holds() and not await self.may_act():
@@ -973,12 +1005,14 @@ class Driver:
             deadline=deadline,
             clock=self._clock,
             ends_run=ends_run,
-            may_act=self._right,
+            may_act=self,
             here=_is_here(definition),
             files=self._files(),
         )
         facts: Sequence[Event] = (fact,)
         if self._hooks is not None:
+            if self._returned is None:
+                self._returned = {}
             self._returned[intent.call_id] = fact
             facts = await self._hooks.after_tool(self.state, intent, fact)
             if self._returned.pop(intent.call_id, None) is None:
@@ -1018,6 +1052,8 @@ class Driver:
                     self.lose(f"the lease of run {self.lease.run_id} is over, and somebody keeps its row locked")
         return not self._lost
 
+    __call__ = may_act
+
     def _ask_to_stop(self, calls: Sequence[str]) -> None:
         for call_id in calls:
             task = self._calling.pop(call_id, None)
@@ -1025,7 +1061,7 @@ class Driver:
                 self._cancel(task)
                 self._stopping += (task,)
             call = self.state.call(call_id)
-            if (returned := self._returned.pop(call_id, None)) is not None:
+            if self._returned and (returned := self._returned.pop(call_id, None)) is not None:
                 self._post(returned)  # it has ended, whatever its hooks would have said
             elif call is not None:
                 self._post(given_up(call, interrupted=self.state.ending is None))

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from typing import TypeAlias
 
 from foliot.common.cancellation import stop_tasks
@@ -57,15 +56,11 @@ class LeaseKeeper:
         self._renewed_at = self._until = 0.0
         self._troubled = False
 
-    def keep(self, driver: Driver) -> AbstractContextManager[None]:
-        """Renews the lease of the driver's run and delivers its signals, meanwhile.
+    def take(self, driver: Driver) -> None:
+        """Renews the lease of the driver's run and delivers its signals, until `leave`.
 
         Of two claims of one run the older one is lost, whichever came here first.
         """
-        return _Kept(self, driver)
-
-    def take(self, driver: Driver) -> None:
-        """Begins to keep a driver; `leave` ends it."""
         run_id = driver.lease.run_id
         other = self._drivers.get(run_id)
         if other is None or other.lease.epoch <= driver.lease.epoch:
@@ -204,22 +199,6 @@ class LeaseKeeper:
                 driver.deliver(signal)
             except Exception as error:  # one run's fault must not keep the others from hearing, nor hang its own
                 driver.fail(error)
-
-
-class _Kept:
-    """A driver that is kept for as long as this is entered."""
-
-    __slots__ = ("_driver", "_keeper")
-
-    def __init__(self, keeper: LeaseKeeper, driver: Driver) -> None:
-        self._keeper = keeper
-        self._driver = driver
-
-    def __enter__(self) -> None:
-        self._keeper.take(self._driver)
-
-    def __exit__(self, *raised: object) -> None:
-        self._keeper.leave(self._driver)
 
 
 def _claim(driver: Driver) -> Claim:

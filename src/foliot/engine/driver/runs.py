@@ -39,7 +39,7 @@ from foliot.engine.driver.journal import (
 from foliot.engine.driver.lease_keeper import LeaseKeeper
 from foliot.engine.hooks.registry import HookRegistry
 from foliot.engine.hooks.run_hooks import RunHooks
-from foliot.engine.telemetry.context import callers_trace, logged_with
+from foliot.engine.telemetry.context import callers_trace, log_run
 from foliot.engine.workspaces.assets import Asset, left_by, with_assets
 from foliot.engine.workspaces.folders import UserFolders, begun_by, key_of, with_data, without_data
 from foliot.engine.workspaces.trees import content_of
@@ -163,7 +163,7 @@ class Runs:
         session: str = "",
         turn: int = 0,
         inputs: tuple[int, ...] = (),
-        definitions: Mapping[str, str] | None = None,
+        definitions: dict[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         fork: Fork | None = None,
         workspace: WorkspaceSnapshot | None = None,
@@ -235,7 +235,7 @@ class Runs:
             spec=name,
             input=tuple(input),
             namespace=spec.namespace,
-            definitions=dict(definitions or {}),
+            definitions=definitions or {},
             history=before,
             fork=fork,
             workspace=workspace,
@@ -414,31 +414,33 @@ class Runs:
     async def drive(self, driver: Driver) -> State:
         """Drive to the end or the next wait, with the lease kept alive meanwhile. Raises `LeaseLost`."""
         state = driver.state
-        task = state.created.task if state.created is not None else ""
-        where = logged_with(namespace=state.spec.namespace, agent=state.spec.agent, run=state.run_id, task=task)
         lease, row_epoch = driver.lease, None
         if (processes := self.processes()) is not None:
             processes.taken(lease.run_id, lease.epoch)
-        with self._keeper.keep(driver), where:
+        self._keeper.take(driver)
+        before = log_run(state)
+        try:
             try:
-                try:
-                    if self._keeper.orphans(lease.run_id):
-                        await self._keeper.stand_alone(driver)
-                    hooks = self.hooks.take(state.spec) if self.hooks is not None else None
-                    state = await (driver.drive() if hooks is None else self._hooked(driver, hooks))
-                    # Who lets a run go writes the next epoch, so that nothing more can be written under its own.
-                    row_epoch = lease.epoch + 1 if state.ended is None else None
-                    self.conversations.ended(state)
-                    return state
-                finally:
-                    if (processes := self.processes()) is not None:
-                        await processes.left(lease.run_id, row_epoch, claim=lease.epoch, worker=self.worker)
-            except StoreSetBack as error:
-                await self._say_set_back(error)
-                raise
-            except asyncio.CancelledError:
-                await self._give_back(lease)  # another process may go on with it at once
-                raise
+                if self._keeper.orphans(lease.run_id):
+                    await self._keeper.stand_alone(driver)
+                hooks = self.hooks.take(state.spec) if self.hooks is not None else None
+                state = await (driver.drive() if hooks is None else self._hooked(driver, hooks))
+                # Who lets a run go writes the next epoch, so that nothing more can be written under its own.
+                row_epoch = lease.epoch + 1 if state.ended is None else None
+                self.conversations.ended(state)
+                return state
+            finally:
+                if (processes := self.processes()) is not None:
+                    await processes.left(lease.run_id, row_epoch, claim=lease.epoch, worker=self.worker)
+        except StoreSetBack as error:
+            await self._say_set_back(error)
+            raise
+        except asyncio.CancelledError:
+            await self._give_back(lease)  # another process may go on with it at once
+            raise
+        finally:
+            log_run(before)
+            self._keeper.leave(driver)
 
     async def _hooked(self, driver: Driver, hooks: RunHooks) -> State:
         """Drive with the hooks that are in force now: they stay until the run ends or waits."""

@@ -194,7 +194,7 @@ class RunnerGateway:
         """Let a program wait for the results of its calls, for as long as its run is driven here."""
         run_id = asking.state.run_id
         self._waiting[run_id] = program
-        asking.on_release.append(partial(self.release, run_id))
+        asking.on_release(partial(self.release, run_id))
 
     async def release(self, run_id: str) -> None:
         """End the program of a run that is no longer driven here. Never raises."""

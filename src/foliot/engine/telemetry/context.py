@@ -6,10 +6,11 @@ Set where a request comes in, read where a run or a task begins that is not told
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar, Token
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Final
 
+from foliot.kernel.run.state import State
 from foliot.kernel.traces import read_context
 
 _trace: ContextVar[str] = ContextVar("foliot_callers_trace", default="")
@@ -40,36 +41,27 @@ _NONE: Final[Mapping[str, str]] = {}
 _fields: ContextVar[Mapping[str, str]] = ContextVar("foliot_log_fields", default=_NONE)
 
 
+_run: ContextVar[State | None] = ContextVar("foliot_logged_run", default=None)
+
+
 def log_fields() -> Mapping[str, str]:
-    """The fields of the work that is under way here."""
-    return _fields.get()
+    """The fields of the work that is under way here; empty ones are left out."""
+    fields, state = _fields.get(), _run.get()
+    if state is None:
+        return fields
+    task = state.created.task if state.created is not None else ""
+    said = {"namespace": state.spec.namespace, "agent": state.spec.agent, "run": state.run_id, "task": task}
+    return {**fields, **{name: value for name, value in said.items() if value}}
 
 
-def logged_with(**fields: str) -> AbstractContextManager[None]:
-    """Adds these fields to log lines meanwhile; empty ones are left out."""
-    return _Logged(fields)
+def log_run(state: State | None) -> State | None:
+    """Adds the fields of a run to log lines from here on; returns the run of before, to be set again afterwards.
 
-
-class _Logged:
-    """A context manager of its own: each run that is driven holds one, and a generator would be three times as much."""
-
-    __slots__ = ("_added", "_token")
-
-    def __init__(self, fields: Mapping[str, str]) -> None:
-        self._added = fields
-        self._token: Token[Mapping[str, str]] | None = None
-
-    def __enter__(self) -> None:
-        said = dict(_fields.get())
-        for name, value in self._added.items():
-            if value:
-                said[name] = value
-        self._added = _NONE
-        self._token = _fields.set(said)
-
-    def __exit__(self, *raised: object) -> None:
-        assert self._token is not None, "it was entered"
-        _fields.reset(self._token)
+    No context manager, and the fields are made when a line is logged: both would be there for every run that is driven.
+    """
+    before = _run.get()
+    _run.set(state)
+    return before
 
 
 class RequestContext:

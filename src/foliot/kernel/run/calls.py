@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from foliot.kernel.run.actions import CallIntent
 from foliot.kernel.run.contract import examine, settle_twins, signature_of
 from foliot.kernel.run.events import ToolFinished, ToolUnknown, Unsettled
 from foliot.kernel.run.past import CallIds
-from foliot.kernel.run.state import Call, FinalAnswer, State, with_name
+from foliot.kernel.run.state import Call, FinalAnswer, State, names_file, with_name
 from foliot.kernel.tokens import estimate_message, image_rule
 
 # A model that makes one of these mistakes is told, a bounded number of times.
@@ -33,11 +33,13 @@ def open_calls(state: State, response: ModelResponse) -> Message:
     """
     message = response.message
     parts: list[Part] | None = None
-    for index, call in named_calls(message, state.spent.steps, state.call_ids):
-        if call is not message.parts[index]:
-            parts = parts if parts is not None else list(message.parts)
-            parts[index] = call
-        state.calls.append(_opened(state, call, cut=response.stop == "length"))
+    for index, part in enumerate(message.parts):
+        if isinstance(part, ToolCall):
+            call = _named(part, index, state.spent.steps, state.call_ids)
+            if call is not part:
+                parts = parts if parts is not None else list(message.parts)
+                parts[index] = call
+            state.calls.append(_opened(state, call, cut=response.stop == "length"))
     state.open_calls = len(state.calls)
     return message if parts is None else Message(message.role, tuple(parts))
 
@@ -50,9 +52,12 @@ def named_calls(message: Message, step: int, taken: CallIds) -> Iterator[tuple[i
     """
     for index, part in enumerate(message.parts):
         if isinstance(part, ToolCall):
-            call_id = taken.free(part.id or f"call_{step}_{index}")
-            taken.add(call_id)
-            yield index, part if call_id == part.id else replace(part, id=call_id)
+            yield index, _named(part, index, step, taken)
+
+
+def _named(call: ToolCall, index: int, step: int, taken: CallIds) -> ToolCall:
+    call_id = taken.take(call.id or f"call_{step}_{index}")
+    return call if call_id == call.id else replace(call, id=call_id)
 
 
 def _opened(state: State, written: ToolCall, *, cut: bool) -> Call:
@@ -201,18 +206,22 @@ def doubt_of(call: Call) -> str:
 
 def remember_outcomes(state: State, outcomes: Iterable[tuple[ToolCall, ToolResult]]) -> None:
     """Take over what the messages that a run begins with say of calls that may have acted."""
+    found = dict(state.unsettled)
     for call, result in outcomes:
         error = result.error
         if error is None:
-            _forget(state, call.name, call.arguments)
+            found.pop(_signature(state, call.name, call.arguments), None)
         elif error.unknown:
-            _remember(state, state.unsettled, call.name, call.arguments, error.key, error.unknown)
+            _remember(state, found, call.name, call.arguments, error.key, error.unknown)
+    if found or state.unsettled:
+        state.unsettled = found
 
 
-def remember_unsettled(state: State, told: Iterable[Unsettled]) -> None:
+def remember_unsettled(state: State, told: Sequence[Unsettled]) -> None:
     """Take over what a run begins with of calls that may have acted."""
-    for each in told:
-        state.unsettled[_signature(state, each.tool, each.arguments)] = each
+    if told:
+        more = {_signature(state, each.tool, each.arguments): each for each in told}
+        state.unsettled = {**state.unsettled, **more}
 
 
 def _remember(
@@ -222,8 +231,10 @@ def _remember(
     unsettled[_signature(state, name, arguments)] = Unsettled(name, text.decode(), key, reason)
 
 
-def _forget(state: State, name: str, arguments: str) -> None:
-    state.unsettled.pop(_signature(state, name, arguments), None)
+def _doubt(state: State, call: Call, reason: str) -> None:
+    found = dict(state.unsettled)  # another one each time: most runs have none, and share it
+    _remember(state, found, call.name, call.arguments, key_of(state, call), reason)
+    state.unsettled = found
 
 
 def close_call(state: State, call: Call, event: ToolFinished) -> None:
@@ -247,11 +258,12 @@ def close_call(state: State, call: Call, event: ToolFinished) -> None:
     if call.attempts and call.effect != "read":  # whoever says how it ended: once started, it may have acted
         state.effects += 1
         if result.error is not None and result.error.unknown:
-            _remember(state, state.unsettled, call.name, call.arguments, key_of(state, call), result.error.unknown)
+            _doubt(state, call, result.error.unknown)
         elif call.doubt and not settled:
-            _remember(state, state.unsettled, call.name, call.arguments, key_of(state, call), call.doubt)
+            _doubt(state, call, call.doubt)
     if state.unsettled and settled:
-        _forget(state, call.name, call.arguments)
+        settled_one = _signature(state, call.name, call.arguments)
+        state.unsettled = {name: each for name, each in state.unsettled.items() if name != settled_one}
     if call.signature is not None:
         settle_twins(state, call, event)
     state.open_calls -= 1
@@ -308,6 +320,8 @@ def _close_step(state: State) -> None:
 def add_message(state: State, message: Message) -> None:
     """The transcript only grows at its end, so a provider's cache of it stays good."""
     state.transcript.append(message)
+    if names_file(message):
+        state.files = True
     if state.counts_tokens:
         size = estimate_message(message, image_rule(state.spec.model))
         state.new_tokens += size

@@ -28,8 +28,8 @@ def examine(state: State, call: Call, arguments: dict[str, Any]) -> None:
         return
     call.signature = signature_of(state, call.name, arguments)
     cached = state.cache.get(call.signature)
-    if cached is not None and (call.effect != "read" or cached[1] == state.effects):
-        _repeat(state, call, feedback.repeated(call.id, cached[0]))
+    if cached is not None and (call.effect != "read" or _effects_at(state, call.signature) == state.effects):
+        _repeat(state, call, feedback.repeated(call.id, cached))
         return
     for earlier in reversed(state.calls):
         if earlier.signature == call.signature:
@@ -55,7 +55,10 @@ def settle_twins(state: State, call: Call, event: ToolFinished) -> None:
     decides = state.created is not None and state.created.equality > 0
     if call.succeeded and (event.synthetic is None or (event.synthetic == "decided" and decides)):
         # As it was when the call began: what changed beside it may not be in what it read.
-        state.cache[call.signature] = (event.result, call.effects_before)
+        state.cache[call.signature] = event.result
+        if call.effects_before:
+            state.cached_at = state.cached_at or {}
+            state.cached_at[call.signature] = call.effects_before
     for other in state.calls:
         if other.twin is call:
             other.twin = None
@@ -65,7 +68,12 @@ def settle_twins(state: State, call: Call, event: ToolFinished) -> None:
             if decides and other.phase == "unknown" and not other.attempts:
                 other.phase = "requested"  # it stands for the same call, which is settled
             if other.phase == "requested":
-                _repeat(state, other, feedback.repeated(other.id, cached[0]))
+                _repeat(state, other, feedback.repeated(other.id, cached))
+
+
+def _effects_at(state: State, signature: bytes) -> int:
+    """The effects that were known when the call began whose result is kept under this signature."""
+    return 0 if state.cached_at is None else state.cached_at.get(signature, 0)
 
 
 def release_twins(state: State, call: Call) -> None:

@@ -30,7 +30,7 @@ from foliot.kernel.run.contract import fold_violation, release_twins
 from foliot.kernel.run.hooks import fold_decision, forget_refusals, withhold
 from foliot.kernel.run.past import Past
 from foliot.kernel.run.rules import TAKEN_AT_BOUNDARY
-from foliot.kernel.run.state import Call, FinalAnswer, RunEnding, State
+from foliot.kernel.run.state import Call, FinalAnswer, RunEnding, State, names_file
 from foliot.kernel.tokens import estimate_messages, estimate_text, estimate_tools, image_rule
 
 # A provider may ask for any time. After a day it is asked again, whatever it said.
@@ -54,7 +54,7 @@ def _created(state: State, event: e.RunCreated) -> None:
     elif state.counts_tokens and past is not None:
         _count(state, past.tokens(image_rule(state.spec.model)))
     state.created = event
-    state.said, state.earlier = list(event.input), len(state.transcript)
+    state.said, state.earlier = event.input, len(state.transcript)
     state.workspace = event.workspace
     if past is not None:
         remember_outcomes(state, past.outcomes)
@@ -144,8 +144,8 @@ def _withhold(state: State) -> None:
     """Withholds what hooks refused; with a question, also the inputs to it: no later turn has to hear them."""
     if any(event.point == "before_model" for event in state.withheld):
         for given in inputs_due(state):
-            state.inputs.remove(given)
-            state.taken.append(given.input_id)
+            _take_input(state, given)
+            state.taken += (given.input_id,)
     withhold(state)
 
 
@@ -166,19 +166,23 @@ def _step_started(state: State, event: e.StepStarted) -> None:
     state.cut = None  # it is asked for again, and shown again
     for message in state.notes:
         add_message(state, message)
-    state.notes.clear()
+    state.notes = ()
     if state.inputs:
         for given in inputs_due(state):
             add_message(state, given.message)
-            state.inputs.remove(given)
+            _take_input(state, given)
             if given.mode == "steer-backlog" and turns_apart(state):
-                state.inputs.append(replace(given, mode="followup"))  # and it has a turn of its own
+                state.inputs += (replace(given, mode="followup"),)  # and it has a turn of its own
             else:
-                state.taken.append(given.input_id)
+                state.taken += (given.input_id,)
         state.interrupted = False
     if event.note:
         add_message(state, feedback.user_message(event.note))
     state.answer = None
+
+
+def _take_input(state: State, given: e.InputReceived) -> None:
+    state.inputs = tuple(each for each in state.inputs if each is not given)
 
 
 def inputs_due(state: State) -> list[e.InputReceived]:
@@ -238,6 +242,8 @@ def _model_responded(state: State, event: e.ModelResponded) -> None:
         _calibrate(state, response.usage)
         state.known_tokens, state.new_tokens = tokens, 0
         state.transcript.append(open_calls(state, response))
+        if names_file(response.message):
+            state.files = True
     else:
         add_message(state, open_calls(state, response))
     if response.stop == "refusal":
@@ -341,7 +347,7 @@ def _output_rejected(state: State, event: e.OutputRejected) -> None:
         return  # the answer stays: another attempt takes it out of the transcript
     state.answer = None
     state.output_repairs += 1
-    state.notes.append(feedback.user_message(event.feedback))
+    state.notes += (feedback.user_message(event.feedback),)
 
 
 def _output_accepted(state: State, event: e.OutputAccepted) -> None:
@@ -441,7 +447,9 @@ def _unknown_decided(state: State, event: e.UnknownDecided) -> None:
 def _input_received(state: State, event: e.InputReceived) -> None:
     if event.said_at > state.now:  # the clock of whoever said it is ahead
         event = replace(event, said_at=state.now)
-    state.inputs.append(event)
+    state.inputs += (event,)
+    if names_file(event.message):
+        state.files = True
     state.told_by |= {event.by, *event.ordered_by}
     state.interrupted = state.interrupted or event.mode == "interrupt"
 
@@ -456,6 +464,8 @@ def _model_cut(state: State, event: e.ModelCut) -> None:
 def _compacted(state: State, event: e.SessionCompacted) -> None:
     state.summarised += raw_among(state, event.replaced)
     state.transcript[: event.replaced] = [event.summary]
+    if names_file(event.summary):
+        state.files = True
     state.earlier = max(1, state.earlier - event.replaced + 1)
     state.base = event.kept_from or state.base
     state.overflow = state.compact_asked = False
@@ -491,7 +501,7 @@ def _budget_exceeded(state: State, event: e.BudgetExceeded) -> None:
         state.end("budget_exceeded", event.limit, event.message, notice=notice)
         return
     state.final = True
-    state.notes.append(feedback.user_message(event.feedback))
+    state.notes += (feedback.user_message(event.feedback),)
 
 
 def _folder_kept(state: State, event: e.FolderKept) -> None:

@@ -20,7 +20,7 @@ Tools only become fewer: what the run was not pinned to is left out, whatever a 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -36,6 +36,8 @@ from foliot.kernel.run.state import State
 BLOCKED = "blocked_by_hook"
 FAILED = "hook_failed"
 CHANGED_AFTER_EDIT = "a hook would change arguments that a person has edited and approved"
+
+T = TypeVar("T")
 
 
 def was_asked(state: State, point: str, act: str) -> bool:
@@ -69,7 +71,7 @@ def refusal_of(state: State, event: HookDecided) -> str | None:
 def fold_decision(state: State, event: HookDecided) -> None:
     state.hooked[f"{event.point}/{event.act}"] = event.then
     if event.then == "end":
-        state.withheld.append(event)
+        state.withheld += (event,)
         return state.end(FAILED, event.hooks[-1] if event.hooks else "hook", event.message)
     match event.point:
         case "before_tool":
@@ -86,7 +88,7 @@ def fold_decision(state: State, event: HookDecided) -> None:
 
 
 def _block(state: State, event: HookDecided) -> None:
-    state.withheld.append(event)
+    state.withheld += (event,)
     state.end(BLOCKED, event.hooks[-1] if event.hooks else "hook", event.message)
 
 
@@ -128,16 +130,18 @@ def _decide_message(state: State, event: HookDecided) -> None:
         place = _place(state, event.act)
         if event.text is not None and place is not None:
             changed = with_text(state.transcript[place], event.text)
-            state.transcript[place] = state.said[_number(event.act)] = changed
+            state.transcript[place] = changed
+            state.said = _replaced(state.said, _number(event.act), changed)
         return None
     for index, given in enumerate(state.inputs):
         if given.input_id == name:
             if event.then == "refuse":
-                del state.inputs[index]
-                state.taken.append(name)  # nobody has to say it to another turn, which would refuse it too
+                state.inputs = state.inputs[:index] + state.inputs[index + 1 :]
+                state.taken += (name,)  # nobody has to say it to another turn, which would refuse it too
                 state.interrupted = any(each.mode == "interrupt" for each in state.inputs)
             elif event.text is not None:
-                state.inputs[index] = replace(given, message=with_text(given.message, event.text))
+                changed = replace(given, message=with_text(given.message, event.text))
+                state.inputs = _replaced(state.inputs, index, changed)
             break
     return None
 
@@ -173,7 +177,7 @@ def forget_refusals(state: State) -> None:
     """Has another attempt ask again about what this one was to end by."""
     for event in state.withheld:
         state.hooked.pop(f"{event.point}/{event.act}", None)
-    state.withheld.clear()
+    state.withheld = ()
 
 
 def withhold(state: State) -> None:
@@ -192,7 +196,7 @@ def withhold(state: State) -> None:
                 state.transcript[-len(pieces) :] = [notice]
             case _:
                 pass
-    state.withheld.clear()
+    state.withheld = ()
 
 
 def _withhold_question(state: State, who: str) -> None:
@@ -209,7 +213,11 @@ def _withhold_from(state: State, first: int, who: str, *, only_one: bool = False
         notice = _notice(state.transcript[place], who)
         state.transcript[place] = notice
         if not state.spent.steps and 0 <= place - begin < len(state.said):
-            state.said[place - begin] = notice
+            state.said = _replaced(state.said, place - begin, notice)
+
+
+def _replaced(items: tuple[T, ...], place: int, item: T) -> tuple[T, ...]:
+    return (*items[:place], item, *items[place + 1 :])
 
 
 def _notice(message: Message, who: str) -> Message:

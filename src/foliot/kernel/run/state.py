@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Struct
 
 from foliot.kernel.identity import NOBODY, Identity
-from foliot.kernel.messages import Message, ToolResult, ToolSpec
+from foliot.kernel.messages import Media, Message, ToolResult, ToolSpec
 from foliot.kernel.run.budget import Spent
 from foliot.kernel.run.events import (
     ApprovalDecided,
@@ -43,6 +44,15 @@ from foliot.kernel.tokens import estimate_text, estimate_tools
 # An empty set takes a fifth of a KiB, and most runs keep most of theirs empty.
 _NONE: Final[frozenset[str]] = frozenset()
 _NO_RULES: Final[frozenset[ContractRule]] = frozenset()
+_NO_DOUBTS: Final[Mapping[bytes, Unsettled]] = MappingProxyType({})
+
+
+def names_file(message: Message) -> bool:
+    """Whether a message names a file by its digest, so that somebody has to bring the content to a question."""
+    for part in message.parts:  # noqa: SIM110 - asked of every message, and a generator costs more than the loop
+        if isinstance(part, Media) and part.blob is not None:
+            return True
+    return False
 
 
 @lru_cache(maxsize=1024)
@@ -159,6 +169,7 @@ class State:
         "busy",
         "busy_since",
         "cache",
+        "cached_at",
         "call_ids",
         "called",
         "calls",
@@ -173,6 +184,7 @@ class State:
         "effects",
         "ended",
         "ending",
+        "files",
         "final",
         "folder_kept",
         "folder_life",
@@ -234,12 +246,14 @@ class State:
         known = _kept.get(id(spec))
         self.rules, self.tools, size, _ = known[1:] if known is not None and known[0] is spec else _read(spec)
         self.transcript: list[Message] = list(history)
+        # Whether any message of the conversation may name a file by its digest: nothing takes this back.
+        self.files = any(map(names_file, self.transcript))
         self.past: Past | None = None  # until it is created: what was said before, where that is not in the transcript
         self.seq = 0
         self.link = b""  # of the newest event, in the chain of the journal; kept for whoever writes the next
         self.now = 0.0
         self.created: RunCreated | None = None
-        self.said: list[Message] = []  # what it was begun with, as hooks left it
+        self.said: tuple[Message, ...] = ()  # what it was begun with, as hooks left it
         self.earlier = 0  # so many messages at the head of the transcript are not of this run
         self.attempt = 0  # a claim alone begins none: a pause, an approval or a moved lease is no attempt
         self.fruitless = 0  # attempts in a row, this one included, that have brought nothing so far
@@ -270,9 +284,10 @@ class State:
         self.begun = ""  # the text of an answer that the model paused in
         self.pauses = 0  # of that answer
         self.answer: FinalAnswer | None = None
-        self.notes: list[Message] = []  # what the kernel tells the model at the next boundary
-        self.inputs: list[InputReceived] = []
-        self.taken: list[str] = []  # ids of the inputs that have entered the transcript
+        # What most runs never have, or seldom, is a tuple, of which all have the same empty one.
+        self.notes: tuple[Message, ...] = ()  # what the kernel tells the model at the next boundary
+        self.inputs: tuple[InputReceived, ...] = ()
+        self.taken: tuple[str, ...] = ()  # ids of the inputs that have entered the transcript
         self.interrupted = False
         # counters and memory of the rules
         self.spent = Spent()
@@ -296,15 +311,16 @@ class State:
         self.tools_done: frozenset[str] = _NONE
         self.told_by: frozenset[str] = _NONE  # who has answered, steered it, or put other arguments into a call
         self.waived: frozenset[ContractRule] = _NO_RULES
-        # What calls have given, by their signatures, with the effects that were known when they began.
-        self.cache: dict[bytes, tuple[ToolResult, int]] = {}
+        # What calls have given, by their signatures; and `effects` as they were when those began, where not 0.
+        self.cache: dict[bytes, ToolResult] = {}
+        self.cached_at: dict[bytes, int] | None = None
         # Calls that may have acted, by tool and arguments: the same call is not made a second time beside them.
-        self.unsettled: dict[bytes, Unsettled] = {}
+        self.unsettled: Mapping[bytes, Unsettled] = _NO_DOUBTS
         self.stood_for: frozenset[str] = _NONE  # keys of calls of other runs that calls of this one were held for
         self.doubts = 0  # grows with each call that comes into doubt, for whoever keeps a list of them
         # what hooks have decided: points with acts and what became of them, and of the questions
         self.hooked: dict[str, str] = {}
-        self.withheld: list[HookDecided] = []  # what no model may read once the run has ended by it
+        self.withheld: tuple[HookDecided, ...] = ()  # what no model may read once the run has ended by it
         self.run_change: HookDecided | None = None
         self.step_change: HookDecided | None = None
         # The size of the next request: what the provider counted up to its last answer, and an estimate of what is new,

@@ -23,6 +23,8 @@ from foliot.store.base import Database
 from foliot.store.transaction import Guarded, Planned, Tx, many, one, run
 
 PAGE: Final = 1000
+# So many rows are made at a time: the texts of a long batch need not all be in memory while it is written.
+PORTION: Final = 25
 _columns: Final = itemgetter(*COLUMNS)
 _members: Final = attrgetter(*COLUMNS)
 NEWEST: Final = 2**62
@@ -199,12 +201,15 @@ def _append(entries: Sequence[Entry], told: bool) -> Tx[_Appended]:
     if row is None:
         raise InvalidInput("the audit log has lost its head", hint="`foliot audit verify` says more")
     found = end = ChainHead(row["seq"], row["hash"])
-    added = _rows(entries, found)
-    yield from many("audit_add", added)
-    if added:
+    records: list[AuditRecord] = []
+    for start in range(0, len(entries), PORTION):
+        added = _rows(entries[start : start + PORTION], end)
+        yield from many("audit_add", added)
         end = _end_of(added)
+        if told:
+            records += [AuditRecord(seq, digest, msgspec.json.decode(data)) for seq, *_, data, digest in added]
+    if entries:
         yield from run("audit_advance", seq=end.seq, hash=end.hash)
-    records = [AuditRecord(seq, digest, msgspec.json.decode(data)) for seq, *_, data, digest in added] if told else []
     return _Appended(found, end, records)
 
 

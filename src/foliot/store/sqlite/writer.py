@@ -38,9 +38,12 @@ from foliot.store.sqlite.file import (
     explain,
     leave_log,
 )
-from foliot.store.transaction import Guarded, GuardFailed, Planned, Statement, Tx
+from foliot.store.transaction import Guarded, GuardFailed, Statement, Tx
 
 LARGEST_BATCH = 1024
+# As many rows are worth a statement of their own, and so many guarded bodies two.
+ROWS_AT_ONCE = 16
+BODIES_AT_ONCE = 32
 
 # A process that finds others writing to the same file lets go for a moment after each of its commits. Without this the
 # busiest one takes the lock again before a napping one can look.
@@ -257,20 +260,18 @@ class Executor:
     def run_all(self, jobs: Sequence[WriteJob], path: Path) -> list[Outcome]:
         """Run every body; guarded ones last and together. Raises what any of them raises, `GuardFailed` too."""
         outcomes: list[Outcome] = []
-        together: dict[Guarded, list[Planned]] = {}
-        self._heads = heads = Heads()
+        together: dict[Guarded, list[WriteJob]] = {}
+        self._heads = heads = Heads(ROWS_AT_ONCE)
         try:
             for job in jobs:
                 body: object = job.body
-                if isinstance(body, Guarded) and (planned := body.plan(*job.args)) is not None:
-                    together.setdefault(body, []).append(planned)
-                    outcomes.append((job, None, None))
+                if isinstance(body, Guarded):
+                    together.setdefault(body, []).append(job)
                 else:
                     outcomes.append((job, self.run(job, path), None))
-            for body, planned in together.items():
-                for statement in heads.due(body.guard):
-                    self._execute(statement)
-                self._run_guarded(body, planned)
+            for body, guarded in together.items():
+                for start in range(0, len(guarded), BODIES_AT_ONCE):
+                    outcomes += self._run_guarded(body, guarded[start : start + BODIES_AT_ONCE], path)
             for statement in heads.rest():
                 self._execute(statement)
         except apsw.Error as error:
@@ -279,13 +280,28 @@ class Executor:
             self._heads = None
         return outcomes
 
-    def _run_guarded(self, body: Guarded, planned: Sequence[Planned]) -> None:
+    def _run_guarded(self, body: Guarded, jobs: Sequence[WriteJob], path: Path) -> list[Outcome]:
+        """Run bodies of one kind together, but for those that cannot be planned."""
+        outcomes: list[Outcome] = []
+        guards: list[tuple[Any, ...]] = []
+        added: list[tuple[Any, ...]] = []
+        for job in jobs:
+            if (planned := body.plan(*job.args)) is None:
+                outcomes.append((job, self.run(job, path), None))
+            else:
+                outcomes.append((job, None, None))
+                guards.append(planned.guard)
+                added += planned.rows
+        if self._heads is not None:
+            for statement in self._heads.due(body.guard):
+                self._execute(statement)
         connection, cursor = self.connection, self._cursor
         before = connection.total_changes()
-        cursor.executemany(self._texts[body.guard], [each.guard for each in planned])
-        if connection.total_changes() - before != len(planned):
+        cursor.executemany(self._texts[body.guard], guards)
+        if connection.total_changes() - before != len(guards):
             raise GuardFailed
-        cursor.executemany(self._texts[body.add], [row for each in planned for row in each.rows])
+        cursor.executemany(self._texts[body.add], added)
+        return outcomes
 
     def run(self, job: WriteJob, path: Path) -> Any:
         """Drive the body to its end. A failed statement is raised inside the body, which may only translate it."""
