@@ -170,7 +170,7 @@ def parse_labels(pairs: Sequence[str]) -> dict[str, str]:
     labels: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
-        if not equals or not key.strip():
+        if not equals or not key.strip() or key.endswith("!") or value.startswith("="):
             raise UsageError(f"{pair!r} is not a label.", hint="Write KEY=VALUE, such as `--label team=docs`.")
         labels[key.strip()] = value.strip()
     return labels

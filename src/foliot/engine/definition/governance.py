@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, TypeAlias
 
+from foliot.common.threads import unhurried
 from foliot.engine.approval.documents import KIND as APPROVAL
 from foliot.engine.approval.grants import STANDING, TRIES, People, StoredGrants
 from foliot.engine.base import Clock
@@ -65,6 +68,8 @@ def governed(
 
 # What the rules of a namespace are read from.
 KINDS: Final = (*RULE_KINDS, GRANT, APPROVAL)
+# What a rule counts for when it is told whether they are many: some hundred are made beside the event loop.
+_RULE: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +109,15 @@ class StoredRules:
         self._people = people
         self._default: Access = default_access
         self._known: dict[str, _Known] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
 
     async def rules(self, namespace: str) -> Rules:
         """Looks at what has changed in the store, if anything has. Whatever this raises, the call is refused."""
+        # Of many runs that ask after a change, the first makes the rules for all of them.
+        async with self._turns.setdefault(namespace, asyncio.Lock()):
+            return await self._current(namespace)
+
+    async def _current(self, namespace: str) -> Rules:
         revision = await self._store.revision()
         known = self._known.get(namespace)
         for _ in range(TRIES):
@@ -172,13 +183,17 @@ class StoredRules:
         approvals = [document for key, document in documents.items() if key.kind == APPROVAL]
         # Who gave a grant may have other names by now: that is asked whenever something has changed.
         given = await StoredGrants(self._store, namespace, clock=self._clock, people=self._people).among(approvals)
-        declared = [documents[key] for key in sorted(documents)]
-        rules = read_rules(namespace, declared, grants=given, default_access=self._default, read=read)
+        made = partial(read_rules, namespace, grants=given, default_access=self._default, read=read)
+        rules = await unhurried(_RULE * len(documents), _in_order, documents, made)
         return _Known(revision, documents, lenders, rules, read)
 
     def at_hand(self, namespace: str) -> Rules | None:
         known = self._known.get(namespace)
         return known.rules if known is not None and known.revision == self._store.revision_at_hand() else None
+
+
+def _in_order(documents: Mapping[Key, Document], made: Callable[[Iterable[Document]], Rules]) -> Rules:
+    return made([documents[key] for key in sorted(documents)])
 
 
 def _key(document: Document) -> Key:

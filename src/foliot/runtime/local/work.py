@@ -523,11 +523,11 @@ async def interrupted_runs(
 
     Raises `InvalidInput` for a cursor that was not given out.
     """
-    after = 0 if cursor is None else read_key(cursor, kind="run")
+    after = 0 if cursor is None else read_key(cursor, kind="interrupted")
     now = inside.runs.lease_clock()
     found = await unattended(inside.database, now=now, is_gone=is_gone, namespaces=namespaces, after=after)
     page = await inside.runs.journal.many([each.run_id for each in found[:limit]])
-    return Part(page, write_cursor(found[limit - 1].key, kind="run") if len(found) > limit else None)
+    return Part(page, write_cursor(found[limit - 1].key, kind="interrupted") if len(found) > limit else None)
 
 
 def several(word: str, alike: Sequence[RunInfo]) -> Conflict:

@@ -57,6 +57,8 @@ Before = Annotated[str | None, Query(description="`continue` of the page before,
 Seq = Annotated[int, Query(ge=0, lt=2**53, description="Only events behind this number.")]
 
 Offset = Annotated[int, Query(ge=0, lt=2**53, description="Where to begin, in bytes.")]
+# A list of more namespaces than these is one that looks at much.
+FEW_SPACES: Final = 20
 Bytes = Annotated[int, Query(ge=1, le=RESULT_PAGE, description="How many bytes at most.")]
 
 
@@ -103,26 +105,25 @@ async def list_runs(
         phases = read_phases(phase or "", ALL_PHASES)
         place = continued or after
         before = await _place(services, caller, place) if place else None
-    count = limit
-    found: list[RunInfo] = []
+    journal = services.runtime.inside.runs.journal
     spaces = caller.spaces(namespace)
     # Whoever does not see all runs has those of others passed over, one by one.
-    searched = any(private_to(caller, each) is not None for each in spaces)
+    searched = len(spaces) > FEW_SPACES or any(private_to(caller, each) is not None for each in spaces)
     async with services.list_reads.within_bounds(caller, request.scope, searched=searched):
+        keys: list[int] = []
         for each in spaces:
-            found += await services.runtime.inside.runs.journal.list(
+            keys += await journal.keys(
                 namespace=each,
                 agent=agent,
                 phases=phases,
-                limit=count + 1,
+                limit=limit + 1,
                 before=before,
                 private_to=private_to(caller, each),
             )
-    found.sort(key=lambda info: info.key, reverse=True)
-    cursor = write_cursor(found[count - 1].key, kind="run") if len(found) > count else None
-    return Json(
-        await services.cursors.page(_documents([await _current(services, info) for info in found[:count]]), cursor)
-    )
+            keys = sorted(keys, reverse=True)[: limit + 1]
+        found = await journal.of_keys(keys[:limit])
+    cursor = write_cursor(keys[limit - 1], kind="run") if len(keys) > limit else None
+    return Json(await services.cursors.page(_documents([await _current(services, info) for info in found]), cursor))
 
 
 @router.post("/v1/runs")

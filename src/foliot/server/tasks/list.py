@@ -84,7 +84,10 @@ async def list_tasks(
         if inner is None:
             stage += 1
         if len(found) >= limit:
-            return found, write_cursor([stage, inner])
+            place = write_cursor([stage, inner])
+            if inner is None and not (await list_tasks(services, caller, wanted, limit=1, cursor=place))[0]:
+                return found, None  # it was the last one
+            return found, place
     if wanted.only_work:
         return found, None
     more, inner = await _declared(services, caller, wanted, limit - len(found), inner)

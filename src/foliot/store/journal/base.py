@@ -280,6 +280,23 @@ class Journal(Protocol):
         """
         ...
 
+    async def keys(
+        self,
+        *,
+        namespace: str | None = None,
+        agent: str | None = None,
+        phases: Sequence[Phase] = (),
+        limit: int = 50,
+        before: str | int | None = None,
+        private_to: str | None = None,
+    ) -> list[int]:
+        """The keys of what `list` gives: for a page of many namespaces, of each of which little is shown."""
+        ...
+
+    async def of_keys(self, keys: Sequence[int]) -> list[RunInfo]:
+        """The runs of these keys that there are, newest first."""
+        ...
+
     async def alike(self, prefix: str, *, namespaces: Sequence[str] = (), limit: int) -> list[RunInfo]:
         """The runs whose ids start with `prefix`, by id; of some namespaces, or of all."""
         ...

@@ -186,6 +186,22 @@ class SqlJournal:
         before: str | int | None = None,
         private_to: str | None = None,
     ) -> list[RunInfo]:
+        return await self.of_keys(
+            await self.keys(
+                namespace=namespace, agent=agent, phases=phases, limit=limit, before=before, private_to=private_to
+            )
+        )
+
+    async def keys(
+        self,
+        *,
+        namespace: str | None = None,
+        agent: str | None = None,
+        phases: Sequence[Phase] = (),
+        limit: int = 50,
+        before: str | int | None = None,
+        private_to: str | None = None,
+    ) -> list[int]:
         last = NEWEST if before is None else before if isinstance(before, int) else await self._key(before)
         narrow = {
             "private": "" if private_to is None else f'"{CONVERSATION_LABEL}":',
@@ -195,7 +211,9 @@ class SqlJournal:
         walks = _walks(namespace, agent, wanted, narrow)
         match = {"namespace": namespace or "", "agent": agent or "", "phases": _array(sorted(wanted))}
         matching = KeySource("run_keys_matching", match) if len(walks) > 1 else None
-        keys = await matching_keys(self._db, walks, matching, before=last, count=min(limit, NEWEST))
+        return await matching_keys(self._db, walks, matching, before=last, count=min(limit, NEWEST))
+
+    async def of_keys(self, keys: Sequence[int]) -> list[RunInfo]:
         return [_info(row) for row in await self._db.read("run_rows", keys=keys_array(keys))] if keys else []
 
     async def _key(self, run_id: str) -> int:

@@ -213,6 +213,24 @@ class MemoryJournal:
         ]
         return chosen[:limit]
 
+    async def keys(
+        self,
+        *,
+        namespace: str | None = None,
+        agent: str | None = None,
+        phases: Sequence[Phase] = (),
+        limit: int = 50,
+        before: str | int | None = None,
+        private_to: str | None = None,
+    ) -> list[int]:
+        found = await self.list(
+            namespace=namespace, agent=agent, phases=phases, limit=limit, before=before, private_to=private_to
+        )
+        return [info.key for info in found]
+
+    async def of_keys(self, keys: Sequence[int]) -> list[RunInfo]:
+        return [run.info for run in reversed(self._runs.values()) if run.info.key in set(keys)]
+
     async def alike(self, prefix: str, *, namespaces: Sequence[str] = (), limit: int) -> list[RunInfo]:
         chosen = [run.info for _, run in sorted(self._runs.items()) if run.info.id.startswith(prefix)]
         return [info for info in chosen if not namespaces or info.namespace in namespaces][:limit]

@@ -51,7 +51,8 @@ class ReadDocuments:
         if version is None:
             return read(document["spec"])
         place = document["kind"], metadata.get("namespace", "default"), metadata["name"], version
-        found = self._known[place] if place in self._known else read(document["spec"])
+        known = self._known
+        found = known[place] if place in known else read(document["spec"])
         self._used[place] = found
         return found
 

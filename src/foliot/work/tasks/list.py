@@ -105,7 +105,8 @@ class TaskList:
         count = MOST if limit > MOST else limit if limit > 0 else 50
         bounds = {
             "after_time": created_after if created_after is not None else 0.0,
-            "before_time": created_before if created_before is not None else FOREVER,
+            # Times are shown cut to the millisecond, and who passes one on means the task that it was read off.
+            "before_time": created_before + 0.000999 if created_before is not None else FOREVER,
             "archived": 1 if archived else 0,
         }
         match = {
