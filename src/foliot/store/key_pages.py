@@ -5,7 +5,9 @@ queries/tasks.sql and runs.sql). What several of them find, such as one for each
 
 Where several filters hold, nobody knows which of them leaves the fewest rows: a label may be that of all tasks, or of
 one. So each is walked along for a while, in turns, until one of the walks has found enough or is at its end: a list
-costs what the rarest of its filters costs, times the number of filters.
+costs what the rarest of its filters costs, times the number of filters. Over all namespaces an index that begins with
+the filter is still parted by namespaces: there a filter that few rows have is read whole, and one that many have is
+looked for in each namespace, if it is not met among the newest of all.
 
 Called by:  work/tasks/list.py, store/journal/database.py.
 """
