@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import apsw
 import pytest
 
+from foliot.engine.definition import governance
 from foliot.engine.definition.governance import StoredRules
 from foliot.resources.validate import validate_document
 from foliot.store.base import Delete, Filter, Key, Page, Put
@@ -194,3 +196,24 @@ async def test_a_rule_of_another_process_holds_from_the_next_look_on(store, tmp_
         assert [*found.permissions["pay"][0].operations.values()] == [expected]
     other.stdin.close()
     assert await other.wait() == 0
+
+
+async def test_rules_are_made_once_for_all_who_ask_after_a_change_and_beside_the_loop_when_many(store, monkeypatch):
+    """A rule that was applied holds from the next call on, for everybody."""
+    await store.write([permission(f"p{number}") for number in range(2 * MANY)])
+    rules = StoredRules(store, clock=time.time)
+    first = await rules.rules("default")
+    made: list[str] = []
+    read_rules = governance.read_rules
+
+    def counted(*given: Any, **named: Any) -> Any:
+        made.append(threading.current_thread().name)
+        return read_rules(*given, **named)
+
+    monkeypatch.setattr(governance, "read_rules", counted)
+    await store.write([permission("p7", "deny")])
+    found = await asyncio.gather(*(rules.rules("default") for _ in range(20)))
+    assert len(made) == 1
+    assert made[0] != threading.main_thread().name
+    assert all(each is found[0] for each in found)
+    assert found[0] is not first

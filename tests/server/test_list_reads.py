@@ -50,7 +50,7 @@ async def test_every_list_has_one_deadline(
 ) -> None:
     monkeypatch.setattr(TaskList, "list", never)
     monkeypatch.setattr(ServedResources, "list", never)
-    monkeypatch.setattr(SqlJournal, "list", never)
+    monkeypatch.setattr(SqlJournal, "keys", never)
     monkeypatch.setattr(SqlAuditLog, "find", never)
     app.state.services.list_reads = ListReads(0.0)
 

@@ -40,8 +40,23 @@ async def test_tasks_are_those_from_and_until_a_time(runtime: Runtime, http: htt
     async def names(**query: str) -> list[str]:
         return [each["metadata"]["name"] for each in (await http.get("/v1/tasks", params=query)).json()["items"]]
 
+    shown = (await http.get("/v1/tasks/now")).json()["metadata"]["createdAt"]
+    assert await names(createdAfter=shown, createdBefore=shown) == ["now"], "as exactly as it is shown"
     today = datetime.now(UTC).date().isoformat()
     assert await names(createdAfter="1h") == ["now"]
     assert await names(createdAfter=today, createdBefore="2100-01-01") == ["now"]
     assert await names(createdBefore="1h") == []
     assert await names(createdAfter="2100-01-01T00:00:00Z") == []
+
+
+async def test_a_page_that_is_the_last_one_says_so(runtime: Runtime, http: httpx.AsyncClient) -> None:
+    for number in range(4):
+        await runtime.tasks.submit(Command(target_kind="agent", target="none", message="hello", name=f"t{number}"))
+    pages: list[list[str]] = []
+    cursor = None
+    while True:
+        answer = (await http.get("/v1/tasks", params={"limit": 2, **({"continue": cursor} if cursor else {})})).json()
+        pages.append([each["metadata"]["name"] for each in answer["items"]])
+        if (cursor := answer.get("continue")) is None:
+            break
+    assert pages == [["t3", "t2"], ["t1", "t0"]]

@@ -204,11 +204,13 @@ async def test_a_new_task_is_answered_as_it_is_read_afterwards(http: httpx.Async
         assert accepted.json() == (await http.get(f"/v1/tasks/{asked['metadata']['name']}")).json()
 
 
-async def test_a_key_makes_a_task_once_whatever_its_name(http: httpx.AsyncClient) -> None:
+async def test_a_key_makes_one_task_and_belongs_to_its_name(http: httpx.AsyncClient) -> None:
     first = await http.post("/v1/tasks", json=task("a"), headers={"Idempotency-Key": "k"})
     again = await http.post("/v1/tasks", json=task("a"), headers={"Idempotency-Key": "k"})
 
     assert (first.status_code, again.status_code) == (201, 200)
+    other = await http.post("/v1/tasks", json=task("b"), headers={"Idempotency-Key": "k"})
+    assert (other.status_code, (await http.get("/v1/tasks/b")).status_code) == (409, 404), other.text
     changed = await http.post("/v1/tasks", json=task("a", "desk"), headers={"Idempotency-Key": "k"})
     assert changed.status_code == 409
 

@@ -57,7 +57,7 @@ from foliot.server.tasks.forms import AskedTask, fields_of
 from foliot.server.tasks.list import FURTHEST, Wanted, list_tasks, place_of
 from foliot.store.base import Document, Key, Page
 from foliot.store.tasks import ENDED
-from foliot.work.tasks.base import Command, TaskInfo
+from foliot.work.tasks.base import Accepted, Command, TaskInfo
 from foliot.work.tasks.commands import check_chosen_name, command_of, normalise, ordered_after
 from foliot.work.views.document import outline, task_document
 from foliot.work.views.events import decode_cursor
@@ -169,6 +169,7 @@ async def accept(
         )
     except TakenBack:
         return resource(asked.document, 201)
+    _check_name(command, accepted)
     act.tell()
     if accepted.begun is not None:
         return resource(task_document(story_of_new(accepted.task, accepted.begun)), 201)
@@ -198,8 +199,18 @@ async def submit(
     accepted = await services.runtime.inside.tasking.tasks.accept(
         command, in_transaction=act.part, keyed_by=caller.principal, may_fail=True
     )
+    _check_name(command, accepted)
     act.tell()
     return resource(outline(accepted.task), 200 if accepted.duplicate else 201)
+
+
+def _check_name(command: Command, accepted: Accepted) -> None:
+    """Raises `Conflict` for a key under which a task of another name was accepted: there is none of this name."""
+    if accepted.duplicate and command.name not in ("", accepted.task.name):
+        raise Conflict(
+            "idempotency_key reused with different payload",
+            hint=f"task {accepted.task.name} was accepted for {command.idempotency_key!r}",
+        )
 
 
 @router.post("/v1/tasks/declared")

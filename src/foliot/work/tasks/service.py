@@ -296,7 +296,7 @@ class TaskService(TaskList):
                 target=command.target,
                 idempotency_key=stored_key,
             )
-            if found and (not is_known(found[0], content) or command.name not in ("", found[0]["name"])):
+            if found and not is_known(found[0], content):
                 raise Conflict(
                     "idempotency_key reused with different payload",
                     hint=f"task {found[0]['name']} was accepted for {command.idempotency_key!r}",
