@@ -18,23 +18,25 @@ from foliot.store.base import Filter, Requirement
 from foliot.store.journal.base import Entry, NewRun, RunInfo
 from foliot.store.queue import queue
 
+LONG_AGO = 1.7e9
+
 
 def entry(n: int) -> dict[str, Any]:
     metering = {"attempts": 1, "seconds": 0.0, "bytes_in": 0, "bytes_out": 0}
     named = {name: f"{name}{n}" for name in ("namespace", "agent", "tool", "run_id", "call_id")}
     words = {"moment": "finished", "outcome": "ok"} if n == 1 else {"moment": "refused", "outcome": "denied"}
-    return {**named, **words, "at": 100.0 * n, "metering": metering}
+    return {**named, **words, "at": LONG_AGO + 100.0 * n, "metering": metering}
 
 
 # One value for each field of the filter, by which the first of two records is found and the second is not.
-FIRST_ALONE: dict[str, Any] = {**entry(1), "until": 150.0}
+FIRST_ALONE: dict[str, Any] = {**entry(1), "until": LONG_AGO + 150.0}
 
 
 @pytest.mark.parametrize("field", fields(AuditFilter), ids=lambda field: field.name)
 async def test_every_field_of_a_filter_of_records_narrows_the_list_and_the_totals(both, field) -> None:
     await SqlAuditLog(both.runtime.inside.database).append([entry(1), entry(2)])
     is_since = field.name == "since"
-    wanted = AuditFilter(**{field.name: 150.0 if is_since else FIRST_ALONE[field.name]})
+    wanted = AuditFilter(**{field.name: LONG_AGO + 150.0 if is_since else FIRST_ALONE[field.name]})
 
     found = await both.client.audit.list(wanted)
     totals = await both.client.audit.totals(wanted, by="agent")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.common.times import MOMENT_FORMS
 from foliot.server.app import load_routes
 from foliot.server.errors import InvalidParameters
 from foliot.server.http.parameters import Header, Path, Query, Signature
@@ -185,10 +186,12 @@ async def test_over_http_faults_are_a_problem_with_the_place_of_each(http: httpx
 
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid")
     assert answer.json()["errors"] == [
-        {"field": "query.since", "message": "must be at least 0"},
+        {"field": "query.since", "message": f"must be a time: {MOMENT_FORMS}"},
         {"field": "query.before", "message": "must be a whole number"},
     ]
-    assert answer.json()["detail"] == "query.since: must be at least 0; query.before: must be a whole number"
+    assert (
+        answer.json()["detail"] == f"query.since: must be a time: {MOMENT_FORMS}; query.before: must be a whole number"
+    )
 
 
 async def test_clients_of_openai_hear_of_the_first_fault_in_their_words(http: httpx.AsyncClient) -> None:

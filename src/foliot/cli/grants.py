@@ -15,6 +15,7 @@ from foliot.common.times import iso_seconds
 from foliot.engine.audit.words import Act
 from foliot.errors import UsageError
 from foliot.settings.settings import Given, as_namespace
+from foliot.store.audit.log import SqlAuditLog
 
 if TYPE_CHECKING:
     from foliot.store.base import Database
@@ -89,7 +90,6 @@ async def record(database: Database, verb: Act, kind: str, name: str, **more: An
     """Keep who did it, in the audit log."""
     from foliot.cli.runtimes import whoami
     from foliot.server.audit import entry_of
-    from foliot.store.audit.log import SqlAuditLog
 
     by = whoami()
     entry = entry_of(None, verb, kind, "", name, **more)
