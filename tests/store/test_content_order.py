@@ -146,11 +146,12 @@ def test_bodies_of_one_transaction_add_their_content_together_and_none_is_left_o
 
     async def execute(_: Sequence[Part], statements: Sequence[Statement]) -> list[Any]:
         name = statements[0].name
+        given: list[Any] = [each.params for each in statements]
         if name == "blob_hold":
-            return [[{}] if each.params["digest"] in stored else [] for each in statements]  # type: ignore[call-overload,index]
+            return [[{}] if params["digest"] in stored else [] for params in given]
         calls.append([*statements])
         if name in ("blob_put", "definition_put"):
-            stored.update(row["digest"] for each in statements for row in each.params)  # type: ignore[index]
+            stored.update(row["digest"] for params in given for row in params)
         return [[] for _ in statements]
 
     bodies = [put_in_a_batch(*each, key) for key, each in enumerate(wanted)]

@@ -210,7 +210,7 @@ async def test_pins_are_looked_through_outside_of_transactions_and_forgotten_in_
     database: Database, look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each request with instructions of its own makes one: there may be as many as runs."""
-    monkeypatch.setattr("foliot.store.journal.forgetting.PINS_AT_ONCE", 3)
+    monkeypatch.setattr("foliot.store.journal.purge.PINS_AT_ONCE", 3)
     journal = SqlJournal(database)
     specs = [b'{"number":%d}' % number for number in range(14)]
     for number, spec in enumerate(specs):

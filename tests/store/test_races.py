@@ -17,7 +17,7 @@ from foliot.errors import Conflict
 from foliot.kernel.run.spec import digest
 from foliot.store import tasks
 from foliot.store.journal import database as journals
-from foliot.store.journal import forgetting
+from foliot.store.journal import purge as journal_purge
 from foliot.store.journal.base import Entry, Lease, NewRun, Signal, SignalsPending
 from foliot.store.journal.database import SqlJournal
 from foliot.store.postgres.database import PostgresDatabase, _execute
@@ -184,7 +184,7 @@ async def left_behind(database: PostgresDatabase) -> None:
     assert lease is not None
     await journal.append(lease, [Entry(2, 2.0, "run.ended", b"{}")], phase="succeeded")
     await journal.forget("old")
-    await database.write(forgetting._purge_pins, [1])
+    await database.write(journal_purge._purge_pins, [1])
 
 
 def created(run_id: str) -> tuple[Any, ...]:
@@ -197,7 +197,7 @@ async def test_a_definition_that_is_purged_while_a_run_begins_with_it_is_stored_
 ) -> None:
     purging, creating = steppers
     await left_behind(database)
-    await purging.begin(forgetting._purge_content, [SPEC], NOW)
+    await purging.begin(journal_purge._purge_content, [SPEC], NOW)
     await purging.upto("purge_held")
     await creating.begin(*created("new"))
     begun = asyncio.create_task(creating.end())
@@ -217,7 +217,7 @@ async def test_a_pin_that_a_run_begins_with_is_not_purged(
     await database.write(run, "purge_runs", keys='["1"]')
     await creating.begin(*created("new"))
     await creating.upto("event_add")
-    await purging.begin(forgetting._purge_pins, [1])
+    await purging.begin(journal_purge._purge_pins, [1])
     assert await purging.end() == 0
     await creating.end()
     assert (await SqlJournal(database).get("new")).spec == SPEC
@@ -231,7 +231,7 @@ async def test_a_definition_that_a_run_begins_with_is_not_purged(
     await left_behind(database)
     await creating.begin(*created("new"))
     await creating.upto(upto)
-    await purging.begin(forgetting._purge_content, [SPEC], NOW)
+    await purging.begin(journal_purge._purge_content, [SPEC], NOW)
     assert await purging.end() == 0
     await creating.end()
     assert await SqlJournal(database).get_blob(SPEC) == b"spec"

@@ -43,13 +43,13 @@ RARE: Final = 5000
 class KeySource(NamedTuple):
     """A query that gives keys below `:before`, largest first, at most `:count` of them, and its other parameters.
 
-    One that looks in each namespace costs what all of these have together: `all` is the query for the same keys in any
-    order, which is better where they are few.
+    One that looks in each namespace costs what all of these have together: `any_order` is the query for the same keys
+    as they come, which is better where they are few.
     """
 
     query: str
     params: Mapping[str, Any]
-    all: str = ""
+    any_order: str = ""
 
 
 def key_source(query: str, params: Mapping[str, Any]) -> KeySource:
@@ -102,7 +102,7 @@ async def matching_keys(
     looked = False
     while True:
         for number, sources in enumerate(walks):
-            in_each = any(source.all for source in sources)
+            in_each = any(source.any_order for source in sources)
             if in_each and not looked:
                 looked, rare = True, await _rarest(database, walks, before)
             if rare is not None:
@@ -121,11 +121,11 @@ async def matching_keys(
 async def _rarest(database: Database, walks: Sequence[Sequence[KeySource]], before: int) -> list[int] | None:
     """Returns all keys of the first walk that has few of them, largest first; None when all have many."""
     for sources in walks:
-        if not all(source.all for source in sources):
+        if not all(source.any_order for source in sources):
             continue
         found: set[int] = set()
         for source in sources:
-            rows = await database.read(source.all, before=before, count=RARE + 1 - len(found), **source.params)
+            rows = await database.read(source.any_order, before=before, count=RARE + 1 - len(found), **source.params)
             found.update(row["key"] for row in rows)
             if len(found) > RARE:
                 break

@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from foliot.errors import Conflict
 from foliot.store.base import Database
-from foliot.store.journal.forgetting import purge_runs
 from foliot.store.journal.packing import MOST, packed, unpacked
+from foliot.store.journal.purge import purge_runs
 from foliot.store.key_pages import keys_array
 from foliot.store.portions import Ended, Portions
 from foliot.store.transaction import Row, Tx, many, one, rows, run

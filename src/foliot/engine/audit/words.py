@@ -14,11 +14,12 @@ from foliot.store.audit.chain import PRUNED
 from foliot.store.audit.log import AuditFilter
 from foliot.tools.pipeline.record import Moment as CallMoment
 
+# Outcomes of tool calls (`outcome_of` chooses one).
 CallOutcome: TypeAlias = Literal["allowed", "asked", "denied", "refused", "ok", "failed", "unknown"]
-"""What came of a call: see `outcome_of`."""
 
 BudgetOutcome: TypeAlias = Literal["paused", "stopped", "warned"]
 
+# Decisions of people about calls and questions. `expired` is a question that nobody decided in time.
 Decided: TypeAlias = Literal[
     "answered",
     "approved",
@@ -33,8 +34,7 @@ Decided: TypeAlias = Literal[
     "run",
     "voted",
 ]
-"""What a person decided about a call or a question, or `expired` for one without a decision in time."""
-
+# Acts of callers on resources, work, sessions and accounts, in the past tense.
 Act: TypeAlias = Literal[
     "accepted",
     "called",
@@ -98,8 +98,6 @@ Act: TypeAlias = Literal[
     "user_enabled",
     "user_granted",
 ]
-"""What somebody did to something, in the past tense."""
-
 MOMENTS: Final = (*get_args(CallMoment), "decided", "budget", "egress", "unfenced", "act", PRUNED)
 OUTCOMES: Final = tuple(
     dict.fromkeys(

@@ -40,7 +40,7 @@ from foliot.server.http.request_keys import id_by_key
 from foliot.server.http.responses import Json
 from foliot.server.routes.tasks import Reason
 from foliot.server.streams.runs import event_data, run_frames
-from foliot.store.journal.base import ALL_PHASES, RunInfo
+from foliot.store.journal.base import ALL_PHASES, RunFilter, RunInfo
 from foliot.store.ledger.doubts import Doubt, page_of, position_of
 from foliot.tools.builtin.results import RESULT_PAGE, result_page, results_of
 from foliot.work.views.run_document import run_document
@@ -112,14 +112,8 @@ async def list_runs(
     async with services.list_reads.within_bounds(caller, request.scope, searched=searched):
         keys: list[int] = []
         for each in spaces:
-            keys += await journal.keys(
-                namespace=each,
-                agent=agent,
-                phases=phases,
-                limit=limit + 1,
-                before=before,
-                private_to=private_to(caller, each),
-            )
+            wanted = RunFilter(each, agent, phases, private_to(caller, each))
+            keys += await journal.keys(wanted, limit=limit + 1, before=before)
             keys = sorted(keys, reverse=True)[: limit + 1]
         found = await journal.of_keys(keys[:limit])
     cursor = write_cursor(keys[limit - 1], kind="run") if len(keys) > limit else None

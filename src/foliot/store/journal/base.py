@@ -193,6 +193,15 @@ ASKING: Final = ("step.started", "question.asked", "question.answered", "run.wai
 """The types of the events that say what a run asks people."""
 
 
+class RunFilter(NamedTuple):
+    """Which runs a list shows. With `private_to`, runs with words of a session only if they act for this user."""
+
+    namespace: str | None = None
+    agent: str | None = None
+    phases: Sequence[Phase] = ()
+    private_to: str | None = None
+
+
 class Journal(Protocol):
     async def create(
         self,
@@ -280,16 +289,7 @@ class Journal(Protocol):
         """
         ...
 
-    async def keys(
-        self,
-        *,
-        namespace: str | None = None,
-        agent: str | None = None,
-        phases: Sequence[Phase] = (),
-        limit: int = 50,
-        before: str | int | None = None,
-        private_to: str | None = None,
-    ) -> list[int]:
+    async def keys(self, wanted: RunFilter, *, limit: int, before: int | None = None) -> list[int]:
         """The keys of what `list` gives: for a page of many namespaces, of each of which little is shown."""
         ...
 

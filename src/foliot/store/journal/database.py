@@ -1,7 +1,7 @@
 """Run journals in a database. One append is one small transaction; concurrent ones share a commit.
 
 Beside it: who may write (leases.py), how events lie in the store (stored_events.py), what they refer to
-(store/content.py), and how runs are forgotten (forgetting.py).
+(store/content.py), and how runs are forgotten (purge.py).
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ from foliot.store.journal.base import (
     NewRun,
     Phase,
     Renewal,
+    RunFilter,
     RunInfo,
     Signal,
     SignalsPending,
     TransactionBody,
 )
 from foliot.store.journal.chain import JournalChanged, changed_journal
-from foliot.store.journal.forgetting import forget_run, purge, purge_content
 from foliot.store.journal.leases import claim, lock_runs, pass_fence, renew
 from foliot.store.journal.packing import packed, pin_of
+from foliot.store.journal.purge import forget_run, purge, purge_content
 from foliot.store.journal.stored_events import (
     LARGE,
     Repeat,
@@ -186,31 +187,21 @@ class SqlJournal:
         before: str | int | None = None,
         private_to: str | None = None,
     ) -> list[RunInfo]:
-        return await self.of_keys(
-            await self.keys(
-                namespace=namespace, agent=agent, phases=phases, limit=limit, before=before, private_to=private_to
-            )
-        )
+        last = await self._key(before) if isinstance(before, str) else before
+        wanted = RunFilter(namespace, agent, phases, private_to)
+        return await self.of_keys(await self.keys(wanted, limit=limit, before=last))
 
-    async def keys(
-        self,
-        *,
-        namespace: str | None = None,
-        agent: str | None = None,
-        phases: Sequence[Phase] = (),
-        limit: int = 50,
-        before: str | int | None = None,
-        private_to: str | None = None,
-    ) -> list[int]:
-        last = NEWEST if before is None else before if isinstance(before, int) else await self._key(before)
+    async def keys(self, wanted: RunFilter, *, limit: int, before: int | None = None) -> list[int]:
+        user = wanted.private_to
         narrow = {
-            "private": "" if private_to is None else f'"{CONVERSATION_LABEL}":',
-            "own": "" if private_to is None else msgspec.json.encode({USER_LABEL: private_to}).decode()[1:-1],
+            "private": "" if user is None else f'"{CONVERSATION_LABEL}":',
+            "own": "" if user is None else msgspec.json.encode({USER_LABEL: user}).decode()[1:-1],
         }
-        wanted = set(phases or ALL_PHASES)
-        walks = _walks(namespace, agent, wanted, narrow)
-        match = {"namespace": namespace or "", "agent": agent or "", "phases": _array(sorted(wanted))}
+        namespace, agent, phases = wanted.namespace, wanted.agent, set(wanted.phases or ALL_PHASES)
+        walks = _walks(namespace, agent, phases, narrow)
+        match = {"namespace": namespace or "", "agent": agent or "", "phases": _array(sorted(phases))}
         matching = KeySource("run_keys_matching", match) if len(walks) > 1 else None
+        last = NEWEST if before is None else before
         return await matching_keys(self._db, walks, matching, before=last, count=min(limit, NEWEST))
 
     async def of_keys(self, keys: Sequence[int]) -> list[RunInfo]:

@@ -26,6 +26,7 @@ from foliot.store.journal.base import (
     NewRun,
     Phase,
     Renewal,
+    RunFilter,
     RunHeld,
     RunInfo,
     Signal,
@@ -213,20 +214,8 @@ class MemoryJournal:
         ]
         return chosen[:limit]
 
-    async def keys(
-        self,
-        *,
-        namespace: str | None = None,
-        agent: str | None = None,
-        phases: Sequence[Phase] = (),
-        limit: int = 50,
-        before: str | int | None = None,
-        private_to: str | None = None,
-    ) -> list[int]:
-        found = await self.list(
-            namespace=namespace, agent=agent, phases=phases, limit=limit, before=before, private_to=private_to
-        )
-        return [info.key for info in found]
+    async def keys(self, wanted: RunFilter, *, limit: int, before: int | None = None) -> list[int]:
+        return [info.key for info in await self.list(**wanted._asdict(), limit=limit, before=before)]
 
     async def of_keys(self, keys: Sequence[int]) -> list[RunInfo]:
         return [run.info for run in reversed(self._runs.values()) if run.info.key in set(keys)]
