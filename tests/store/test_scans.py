@@ -157,6 +157,8 @@ _PARAMETERS: Final[Mapping[str, Any]] = {
     "parent": "",
     "spawned_by": "",
     "phases": '["failed"]',
+    # None at all: runs in other phases must not be passed one by one.
+    "run_keys_in_phases_any_order.phases": '["none"]',
     "phase": "failed",
     "namespaces": '["a"]',
     "keys": '["5"]',

@@ -151,19 +151,21 @@ SELECT found.key AS key
 
 -- name: run_keys_in_phases_any_order
 -- reads: many
--- In that of the index, so that PostgreSQL takes it; of what is live the index has little else.
+-- In that of the index, so that PostgreSQL takes it.
 SELECT found.key AS key
-  FROM (SELECT live.key AS key FROM (SELECT key FROM run
-         WHERE phase IN ('pending', 'running', 'waiting') AND phase IN (SELECT value FROM json_each(:phases) AS wanted)
-           AND 0 - key > 0 - CAST(:before AS BIGINT)
-           AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
-         ORDER BY phase, namespace, 0 - key LIMIT :count) AS live
+  FROM (SELECT run.key AS key FROM json_each(:phases) AS wanted CROSS JOIN run
+         WHERE run.key IN (SELECT r.key FROM run AS r
+                WHERE r.phase IN ('pending', 'running', 'waiting') AND r.phase = wanted.value
+                  AND 0 - r.key > 0 - CAST(:before AS BIGINT)
+                  AND (:private = '' OR replace(r.labels, :private, '') = r.labels OR replace(r.labels, :own, '') <> r.labels)
+                ORDER BY r.namespace, 0 - r.key LIMIT :count)
         UNION ALL
-        SELECT ended.key AS key FROM (SELECT key FROM run
-         WHERE phase IN ('succeeded', 'failed', 'cancelled') AND phase IN (SELECT value FROM json_each(:phases) AS wanted)
-           AND 0 - key > 0 - CAST(:before AS BIGINT)
-           AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
-         ORDER BY phase, namespace, 0 - key LIMIT :count) AS ended) AS found
+        SELECT run.key AS key FROM json_each(:phases) AS wanted CROSS JOIN run
+         WHERE run.key IN (SELECT r.key FROM run AS r
+                WHERE r.phase IN ('succeeded', 'failed', 'cancelled') AND r.phase = wanted.value
+                  AND 0 - r.key > 0 - CAST(:before AS BIGINT)
+                  AND (:private = '' OR replace(r.labels, :private, '') = r.labels OR replace(r.labels, :own, '') <> r.labels)
+                ORDER BY r.namespace, 0 - r.key LIMIT :count)) AS found
  LIMIT :count;
 
 -- name: run_keys_of_agent
