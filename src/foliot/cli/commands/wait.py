@@ -157,7 +157,7 @@ def parse_moment(text: str) -> float:
     try:
         return read_moment(text, now=time.time())
     except ValueError:
-        if (body := text.strip()).isdecimal():
+        if (body := text.strip()).isdecimal() and len(body) < 6:
             hint = f"For example {body}s, {body}m; or 2026-11-16."
             raise UsageError(f"{text!r} has no unit.", hint=hint) from None
         raise UsageError(f"{text!r} is neither a time nor an age.", hint=f"For example {MOMENT_FORMS}.") from None
