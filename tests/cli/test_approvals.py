@@ -197,3 +197,32 @@ def test_after_an_approval_what_waited_in_the_session_is_answered_too(foliot, fo
 
     assert (said.code, "What waited in the session is answered now" in said.err) == (0, True), said.err
     assert "And that was all." in foliot("sessions", "history", session).out
+
+
+@pytest.mark.parametrize(
+    ("says", "does"),
+    [
+        ("", "write"),
+        (", effect: once", "write"),
+        (", effect: idempotent", "write"),
+        (", effect: read", "read"),
+        (", effect: read, risk_level: high, runtime: {isolation_mode: none}", "write"),
+        (", effect: once, operation_classes: [read]", "read"),
+        (", effect: read, operation_classes: [delete]", "delete"),
+    ],
+)
+def test_what_a_tool_does_is_the_same_to_rules_explanations_approvals_and_lists(
+    foliot, folder, says: str, does: str
+) -> None:
+    manifest = MANIFEST.replace(", effect: idempotent, operation_classes: [write]", says)
+    (folder / "desk.yaml").write_text(manifest.replace("operation_class: write", f"operation_class: {does}"))
+    assert foliot("apply", "-f", "desk.yaml").code == 0
+
+    listed = json.loads(foliot("tools", "list", "-o", "json").out)["tools"]
+    assert [tool["operation_classes"] for tool in listed if tool["name"] == "pay"] == [[does]]
+    told = json.loads(foliot("policy", "explain", "desk", "pay", "--args", '{"amount": 5}', "-o", "json").out)
+    assert (told["outcome"], f"does '{does}'" in told["decided"]["reason"]) == ("ask", True), told
+    assert foliot("run", "desk", "pay", "--id", "r1").code == 8
+    assert not (folder / "ledger.txt").exists()
+    (document,) = json.loads(foliot("approvals", "list", "-o", "json").out)["items"]
+    assert document["spec"]["operation_class"] == does

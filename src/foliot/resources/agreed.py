@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from foliot.errors import Denied, InvalidInput
 from foliot.resources.references import target_of
 
 # From what lets most pass to what lets least; what is not given is the first.
 RISKS: Final = ("low", "medium", "high", "critical")
+DANGEROUS: Final = ("high", "critical")
 EFFECTS: Final = ("read", "idempotent", "once")
 ISOLATIONS: Final = ("none", "sandboxed", "container", "wasm")
 _ORDERS: Final = {"risk_level": RISKS, "effect": EFFECTS, "isolation_mode": ISOLATIONS}
@@ -30,6 +31,11 @@ _SET_BY_PEOPLE: Final = (
     "version", "category", "on_unknown", "capabilities", "requires", "requires_prior", "after", "resource_keys",
     "on_dependency_failure", "deprecated_since", "replaced_by", "record", "rate_limit", "price_usd", "runtime",
 )  # fmt: skip
+
+
+def operation_classes(effect: str, risk: str) -> tuple[Literal["read", "write"], ...]:
+    """Returns the classes of a tool that does not say them: `read` when it changes nothing and little can go wrong."""
+    return ("read",) if effect == "read" and risk not in DANGEROUS else ("write",)
 
 
 @dataclass(frozen=True, slots=True)

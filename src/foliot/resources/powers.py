@@ -560,10 +560,16 @@ RULE_KINDS: Final = frozenset(
 )
 
 
-# A resource that says nothing of itself: what its fields are when nobody declares them.
+# A resource that says nothing of itself: what its fields are when nobody declares them. Both classes that a tool has
+# without saying so are there, so that whoever may declare it may delete it.
 _UNSAID: Final[Mapping[str, Document]] = {
     "Tool": {
-        "spec": {"category": "uncategorised", "operation_classes": ["read"], "effect": "once", "on_unknown": "ask"}
+        "spec": {
+            "category": "uncategorised",
+            "operation_classes": ["read", "write"],
+            "effect": "once",
+            "on_unknown": "ask",
+        }
     },
 }
 

@@ -19,6 +19,7 @@ from foliot.kernel.graph.plan import MOST_ATTEMPTS
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import ToolResult
 from foliot.kernel.run.events import UnknownReason
+from foliot.resources.agreed import operation_classes
 
 Effect: TypeAlias = Literal["read", "idempotent", "once"]
 OnUnknown: TypeAlias = Literal["ask", "fail", "retry"]
@@ -202,7 +203,7 @@ class ToolDefinition:
     category: str = "uncategorised"
     risk: Literal["low", "medium", "high", "critical"] = "low"
     capabilities: tuple[str, ...] = ()
-    operation_classes: tuple[str, ...] = ("read",)
+    operation_classes: tuple[str, ...] | None = None
     requires: tuple[str, ...] = ()
     requires_prior: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
@@ -237,6 +238,11 @@ class ToolDefinition:
             check_seconds(f"tool {self.name!r}: retry.{name}", getattr(self.retry, name))
         if self.price < 0:
             raise InvalidInput(f"tool {self.name!r}: price must be 0 or more, not {self.price!r}")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Returns the classes by which operation rules decide: the declared ones, else those of its effect and risk."""
+        return operation_classes(self.effect, self.risk) if self.operation_classes is None else self.operation_classes
 
     @property
     def fence_access(self) -> Literal["none", "read_only", "read_write"]:

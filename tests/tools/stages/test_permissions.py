@@ -100,6 +100,16 @@ def test_the_strictest_operation_rule_decides(classes, rules_: dict[str, str], o
     assert verdict_of(rule, tool=definition("refund", operation_classes=classes)).outcome == outcome
 
 
+@pytest.mark.parametrize(
+    ("effect", "risk", "outcome"),
+    [("once", "low", "ask"), ("idempotent", "low", "ask"), ("read", "medium", "allow"), ("read", "high", "ask")],
+)
+def test_a_function_that_says_no_class_is_judged_by_its_effect(effect: Any, risk: Any, outcome: str) -> None:
+    asks = permission(operation_rules=[{"operation_class": "write", "verdict": "approval_required"}])
+
+    assert verdict_of(asks, tool=definition("refund", effect=effect, risk=risk)).outcome == outcome
+
+
 def test_the_strictest_of_several_permissions_decides_and_says_who_may_approve() -> None:
     loose = permission("a", tool_ref="refund", operation_rules=[{"operation_class": "write", "verdict": "allow"}])
     asks = permission(

@@ -51,7 +51,7 @@ class ApprovalRequests:
             case ApprovalRequested():
                 self._open = {**(self._open or {}), event.call_id: event.approval_id}
                 definition = self._tools.definition(event.tool)
-                await self._approvals.ask(self._state, event, definition.operation_classes if definition else ())
+                await self._approvals.ask(self._state, event, definition.classes if definition else ())
             case ApprovalDecided(call_id=call_id, decision=decision):
                 approval = self._closed(call_id)
                 if approval is not None and decision == "expired":

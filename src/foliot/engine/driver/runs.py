@@ -405,7 +405,7 @@ class Runs:
         found = {call.name: tools.definition(call.name) for call in state.calls}
         try:
             return await self._approvals.answers(
-                state, {name: definition.operation_classes for name, definition in found.items() if definition}
+                state, {name: definition.classes for name, definition in found.items() if definition}
             )
         except FoliotError as error:
             log.warning("run %s: its approvals could not be looked up: %s", state.run_id, error)

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from foliot.common import durations
 from foliot.resources import command_template
+from foliot.resources.agreed import DANGEROUS, operation_classes
 from foliot.resources.base import (
     Model,
     Resource,
@@ -63,7 +64,6 @@ _CATEGORY: Final = re.compile(r"[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?")
 _HOST_PORT: Final = re.compile(r"([^\s/:]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
 # The types of tools whose code runs in a fence of processes or in a container.
 _FENCED: Final = frozenset({"cli", "function"})
-_DANGEROUS: Final = frozenset({"high", "critical"})
 _CALLED_BY_URL: Final = frozenset({"http", "external", "webhook-callback"})
 _TOTAL: Final = "30s"
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -356,7 +356,8 @@ class ToolSpec(Model):
     capabilities: WordList = Field(default_factory=list[str], description="What roles must grant to use it.")
     operation_classes: OperationClasses = Field(
         default_factory=list[Literal["read", "write", "delete", "admin"]],
-        description="What it does: read, write, delete, admin. `write` for high and critical risk, else `read`.",
+        description="What it does: read, write, delete, admin. By default `read` for `effect: read` of low or medium "
+        "risk, else `write`.",
     )
     risk_level: Annotated[Literal["low", "medium", "high", "critical"], ANY_CASE] = Field(
         default="low", description="How much harm a wrong call could do."
@@ -389,9 +390,9 @@ class ToolSpec(Model):
     auth: ToolAuth = Field(default_factory=ToolAuth, description="How the tool is told who calls.")
 
     def complete(self) -> None:
-        dangerous = self.risk_level in _DANGEROUS
+        dangerous = self.risk_level in DANGEROUS
         if not self.operation_classes:
-            self.operation_classes = ["write"] if dangerous else ["read"]
+            self.operation_classes = list(operation_classes(self.effect, self.risk_level))
         if self.runtime.isolation_mode is None:
             # A module is contained by what runs it, and a program never without a fence.
             contained = "sandboxed" if dangerous or self.type == "cli" or self.sandbox is not None else "none"

@@ -181,7 +181,7 @@ def _facts(made: ToolDefinition) -> dict[str, Any]:
         "risk": made.risk,
         "isolation": made.isolation,
         "capabilities": list(made.capabilities),
-        "operation_classes": list(made.operation_classes),
+        "operation_classes": list(made.classes),
         "record": made.record,
         "schema_digest": schema_digest(made.schema),
         "description": made.description,

@@ -134,7 +134,6 @@ class WriteFile:
             category="inspect",
             breaker=False,
             workspace="read_write",
-            operation_classes=("write",),
             risk="medium",
             resource_keys=_ANY_FILE,
         )
@@ -177,7 +176,6 @@ class EditFile:
             category="inspect",
             breaker=False,
             workspace="read_write",
-            operation_classes=("write",),
             risk="medium",
             resource_keys=_ANY_FILE,
         )

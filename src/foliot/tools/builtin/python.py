@@ -487,7 +487,6 @@ class PythonTool:
         effect="once",
         repeats=True,
         category="inspect",
-        operation_classes=("write",),
         risk="high",
         isolation="sandboxed",
         timeout=LONGEST + START_SECONDS + 10.0,

@@ -62,7 +62,6 @@ class Bash:
         effect="once",
         repeats=True,
         category="inspect",
-        operation_classes=("write",),
         risk="high",
         isolation="sandboxed",
         command_argument="command",

@@ -261,7 +261,6 @@ class HttpRequestTool:
             effect="read" if reading else "once",
             category="network",
             breaker=False,
-            operation_classes=("read",) if reading else ("write",),
             risk="low" if reading else "medium",
             timeout=SECONDS,
         )

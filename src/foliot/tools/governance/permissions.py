@@ -47,7 +47,7 @@ class Permissions:
         self._name = definition.name
         self._tool = tool_token(definition.name)
         self._names = tokens_of(definition)
-        self._classes = tuple(name.lower() for name in definition.operation_classes)
+        self._classes = tuple(name.lower() for name in definition.classes)
         self._capabilities = tuple(
             permission_token(f"capability:{tool_token(capability)}") for capability in definition.capabilities
         )
