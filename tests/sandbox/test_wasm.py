@@ -325,7 +325,7 @@ async def test_without_wasmtime_it_says_what_to_install(
     monkeypatch.setattr(engine, "find_spec", lambda name: None)
     with pytest.raises(SandboxUnavailable) as caught:
         await wasm.run(echo, b"")
-    assert caught.value.hint == "pip install 'foliot[wasm]'"
+    assert caught.value.hint == "pip install 'foliot-runtime[wasm]'"
     assert (await wasm.enforces()).hint == caught.value.hint
 
 

@@ -61,7 +61,7 @@ def test_where_the_packages_of_a_server_are_missing_it_says_what_to_install(monk
     with pytest.raises(UsageError, match="no_such_package_anywhere") as error:
         starting.begin()
 
-    assert error.value.hint == "pip install 'foliot[server]'"
+    assert error.value.hint == "pip install 'foliot-runtime[server]'"
     assert gc.isenabled()
 
 

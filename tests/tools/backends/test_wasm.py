@@ -216,7 +216,7 @@ async def test_without_wasmtime_the_refusal_says_what_to_install(
     monkeypatch.setattr(engine, "find_spec", lambda name: None)
     with pytest.raises(ToolIsolationMissing) as caught:
         backends.tool(declared({"type": "wasm", "wasm": {"module": path, "digest": digest}}))
-    assert caught.value.hint == "pip install 'foliot[wasm]'"
+    assert caught.value.hint == "pip install 'foliot-runtime[wasm]'"
 
 
 @pytest.mark.parametrize(

@@ -185,4 +185,4 @@ async def test_without_the_sdk_people_are_told_what_to_install(monkeypatch):
     async with McpConnections() as connections:
         with pytest.raises(Unavailable, match="need the MCP SDK") as caught:
             await connections.tools(spec_of("sample", "stdio"))
-    assert caught.value.hint == "pip install 'foliot[mcp]'"
+    assert caught.value.hint == "pip install 'foliot-runtime[mcp]'"

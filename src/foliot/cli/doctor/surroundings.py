@@ -15,7 +15,8 @@ from foliot.cli.doctor.findings import Finding, Findings, guarded, listed
 from foliot.common.text import counted
 from foliot.errors import SecretError
 from foliot.settings.settings import Settings
-from foliot.version import __version__
+from foliot.version import __version__, install_command
+from foliot_runtime import REPAIR, foreign_package
 
 if TYPE_CHECKING:
     from foliot.client.remote import RemoteClient
@@ -199,11 +200,13 @@ async def _stream(js: Any, plan: Any, inspect: Any) -> Finding:
 
 
 async def look_at_packages() -> Findings:
-    """Which extras can be used."""
+    """Which extras can be used, and whether another project's package `foliot` is in the way."""
+    if trouble := foreign_package():
+        yield Finding("packages", "packages.foliot", "error", trouble, REPAIR)
     there = [name for name, modules in EXTRAS.items() if all(_found(module) for module in modules)]
     missing = [name for name in EXTRAS if name not in there]
     told = f"installed: {', '.join(there) or 'none'}" + (f"; not installed: {', '.join(missing)}" if missing else "")
-    hint = f"pip install 'foliot[{missing[0]}]' and so on, where they are wanted" if missing else ""
+    hint = f"{install_command(missing[0])} and so on, where they are wanted" if missing else ""
     yield Finding("packages", "packages.extras", "note" if missing else "ok", told, hint)
 
 

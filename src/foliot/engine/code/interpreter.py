@@ -28,6 +28,7 @@ from foliot.engine.code.conversation import (
 )
 from foliot.errors import Unavailable
 from foliot.models.base import ModelOverloaded, ModelRequestError
+from foliot.version import install_command
 
 if TYPE_CHECKING:
     from pydantic_monty import FunctionSnapshot, FutureSnapshot, Monty, MontySession, NameLookupSnapshot
@@ -76,7 +77,7 @@ class Interpreter:
         except ImportError:
             raise ModelRequestError(
                 "programs need the package pydantic-monty, which is not installed here",
-                hint="pip install 'foliot[code]'",
+                hint=install_command("code"),
             ) from None
         with self._lock:
             if self._closed:

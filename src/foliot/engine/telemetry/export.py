@@ -18,7 +18,7 @@ from foliot.engine.telemetry.spans import Span
 from foliot.errors import FoliotError, UsageError
 from foliot.kernel.messages import Number
 from foliot.kernel.run.events import Event, RunCancelled, RunDeadLettered, RunFailed, RunSucceeded
-from foliot.version import __version__
+from foliot.version import __version__, install_command
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -45,7 +45,7 @@ def otlp_sender(endpoint: str, headers: dict[str, str] | None = None) -> Sender:
     except ImportError:
         raise UsageError(
             "traces need OpenTelemetry, which is not installed",
-            hint="pip install 'foliot[otel]', or unset otel_endpoint",
+            hint=f"{install_command('otel')}, or unset otel_endpoint",
         ) from None
     address = endpoint.rstrip("/")
     if not address.endswith("/v1/traces"):

@@ -39,6 +39,7 @@ from foliot.models.base import (
 from foliot.models.config import GatewayConfig, Timeouts
 from foliot.models.provider_errors import meant_by, shorten
 from foliot.models.wire.tool_names import ToolNames, tool_names
+from foliot.version import install_command
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponseStreamEvent
@@ -66,7 +67,7 @@ def build(config: GatewayConfig) -> PydanticAIGateway:
     except ImportError as error:
         raise InvalidInput(
             "provider pydantic-ai needs a package that is not installed",
-            hint="install foliot[pydantic-ai]",
+            hint=install_command("pydantic-ai"),
         ) from error
     try:
         model = infer_model(name, _with_key(config)) if config.api_key else infer_model(name)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from foliot.common.threads import on_thread
 from foliot.errors import InvalidInput, Unavailable
 from foliot.server.errors import TooMany
+from foliot.version import install_command
 
 if TYPE_CHECKING:
     from argon2 import PasswordHasher
@@ -70,7 +71,7 @@ class Passwords:
                 from argon2 import PasswordHasher
             except ImportError:
                 raise Unavailable(
-                    "passwords need a package that is not installed", hint="pip install 'foliot[server]'"
+                    "passwords need a package that is not installed", hint=install_command("server")
                 ) from None
             rounds, memory, lanes = self._costs
             self._hasher = PasswordHasher(time_cost=rounds, memory_cost=memory, parallelism=lanes)

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from foliot.errors import UsageError
+from foliot.version import install_command
 
 NEEDED: Final = ("starlette", "uvicorn", "httptools")
 
@@ -24,7 +25,7 @@ def begin() -> None:
     Raises `UsageError` where the packages of a server are not installed.
     """
     if missing := [name for name in NEEDED if find_spec(name) is None]:
-        raise UsageError(f"a server needs {missing[0]}, which is not installed", hint="pip install 'foliot[server]'")
+        raise UsageError(f"a server needs {missing[0]}, which is not installed", hint=install_command("server"))
     gc.disable()
 
 

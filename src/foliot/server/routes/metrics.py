@@ -7,6 +7,7 @@ from starlette.responses import Response
 from foliot.errors import NotFound
 from foliot.server.auth.guard import new_router
 from foliot.server.context import Services
+from foliot.version import install_command
 
 router = new_router("health")
 
@@ -15,5 +16,5 @@ router = new_router("health")
 async def metrics(services: Services) -> Response:
     """All metrics as text. Raises `NotFound` where the package for it is not installed."""
     if services.metrics is None:
-        raise NotFound("this server counts nothing", hint="pip install 'foliot[metrics]', and start it again")
+        raise NotFound("this server counts nothing", hint=f"{install_command('metrics')}, and start it again")
     return Response(await services.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -10,12 +10,13 @@ from urllib.parse import urlsplit
 
 from foliot.errors import Conflict, FoliotError, InvalidInput, Unavailable, UsageError
 from foliot.store.causes import LOST, UNLISTED, FailureCause, of_sqlstate
+from foliot.version import install_command
 
 try:
     asyncpg: Any = import_module("asyncpg")
 except ImportError:
     raise UsageError(
-        "PostgreSQL needs the package asyncpg, which is not installed", hint='run: pip install "foliot[postgres]"'
+        "PostgreSQL needs the package asyncpg, which is not installed", hint=install_command("postgres")
     ) from None
 
 Retryable: tuple[type[Exception], ...] = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)

@@ -47,6 +47,7 @@ from foliot.tools.contract import (
 )
 from foliot.tools.errors import LONGEST_WAIT, retry_seconds
 from foliot.tools.outbound.guard import Guard
+from foliot.version import install_command
 
 if TYPE_CHECKING:
     from foliot.tools.secrets.auth import CallAuth, Credentials
@@ -99,7 +100,7 @@ def load_grpc() -> Any:
     except ImportError:
         raise ToolPolicyInvalid(
             "tools of the type `grpc` need the package grpcio, which is not installed",
-            hint="pip install 'foliot[grpc]'",
+            hint=install_command("grpc"),
         ) from None
 
 

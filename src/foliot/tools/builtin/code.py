@@ -34,6 +34,7 @@ from foliot.tools.base import (
 )
 from foliot.tools.builtin.arguments import object_schema, required_text, text
 from foliot.tools.builtin.overview import Definitions
+from foliot.version import install_command
 
 NAME: Final = "code"
 PACKAGE: Final = "pydantic_monty"
@@ -138,7 +139,7 @@ class Code:
             raise missing
         raise ToolUnsupported(
             "programs need the package pydantic-monty, which is not installed here",
-            hint="pip install 'foliot[code]'",
+            hint=install_command("code"),
         )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from foliot.errors import Unavailable
+from foliot.version import install_command
 
-HINT = "pip install 'foliot[mcp]'"
+HINT = install_command("mcp")
 
 
 def require_sdk() -> None:
