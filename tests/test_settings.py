@@ -235,6 +235,23 @@ class TestMcpCommands:
         assert load_settings({}, environ).mcp_commands == ()
 
 
+class TestSandboxLimits:
+    def test_sizes_and_numbers_are_listed_and_shown_as_numbers(self, environ: dict[str, str]) -> None:
+        environ["FOLIOT_SANDBOX_LIMITS"] = "memory=4Gi, processes=512,cpus=0.5 , quota=10Gi"
+        settings = load_settings({}, environ)
+        assert settings.sandbox_limits == {"memory": 4 << 30, "processes": 512, "cpus": 0.5, "quota": 10 << 30}
+        shown = dict(row[:2] for row in settings.explain())["sandbox_limits"]
+        assert load_settings({}, {"FOLIOT_SANDBOX_LIMITS": shown}).sandbox_limits == settings.sandbox_limits
+
+    @pytest.mark.parametrize(
+        "text", ["memory", "memory=", "memory=much", "memroy=1Gi", "cpus=nan", "cpus=inf", "quota=0"]
+    )
+    def test_what_is_no_limit_is_refused(self, environ: dict[str, str], text: str) -> None:
+        environ["FOLIOT_SANDBOX_LIMITS"] = text
+        with pytest.raises(UsageError, match="FOLIOT_SANDBOX_LIMITS"):
+            load_settings({}, environ)
+
+
 class TestLogin:
     def test_lengths_of_time_are_in_seconds(self, environ: dict[str, str]) -> None:
         environ |= {"FOLIOT_SESSION_IDLE": "30m", "FOLIOT_SESSION_LIFE": "2d"}
@@ -338,6 +355,7 @@ class TestShowing:
             ("wasm_modules", "", "default"),
             ("wasm_folders", "", "default"),
             ("sandbox_mounts", "", "default"),
+            ("sandbox_limits", "", "default"),
             ("container_images", "", "default"),
             ("container_image", "", "default"),
             ("container_cli", "", "default"),

@@ -119,6 +119,7 @@ async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
         "FOLIOT_WASM_MODULES": "/srv/modules, /opt/acme/resize.wasm",
         "FOLIOT_WASM_FOLDERS": "/srv/data",
         "FOLIOT_SANDBOX_MOUNTS": "/srv/data, /srv/out:rw",
+        "FOLIOT_SANDBOX_LIMITS": "processes=512, cpus=2, cpu_seconds=600, seconds=3600, quota=4Gi",
         "FOLIOT_CONTAINER_IMAGES": f"registry.example/team/*, tools.example/curl@{DIGEST}",
         "FOLIOT_WORKSPACE_SOURCES": "/srv/data",
         "FOLIOT_NATS_SUBJECTS": "{namespace}.tool.execute.*, billing.tool.*, shared.>",
@@ -601,6 +602,22 @@ def showing(source: str, *, writable: bool = False) -> dict[str, Any]:
     return {"mounts": [{"source": source, "target": "/data", "writable": writable}]}
 
 
+def taking(limit: str, value: Any) -> dict[str, Any]:
+    return {"limits": {limit: value}}
+
+
+# Beyond the default of a fence or what the operator grants, and at it: `processes`, `cpus` and the times are granted.
+LIMITS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("limits.memory", taking("memory", "512Gi"), taking("memory", "512Mi")),
+    ("limits.processes", taking("processes", 1_000_000), taking("processes", 512)),
+    ("limits.cpus", taking("cpus", 64), taking("cpus", 2)),
+    ("limits.file_size", taking("file_size", "2Gi"), taking("file_size", "1Gi")),
+    ("limits.tmp_size", taking("tmp_size", "64Gi"), taking("tmp_size", "256Mi")),
+    ("limits.open_files", taking("open_files", 1_000_000), taking("open_files", 1024)),
+    ("limits.output", taking("output", "1Gi"), taking("output", "256Ki")),
+    ("limits.cpu_seconds", taking("cpu_seconds", 1_000_000), taking("cpu_seconds", 60)),
+    ("limits.seconds", taking("seconds", 1_000_000), taking("seconds", 600)),
+]
 # The fence of a tool or of the program of an agent.
 FENCES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("network.hosts", reaching("127.0.0.1"), reaching("10.1.2.3")),
@@ -616,6 +633,7 @@ FENCES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("image", {"image": f"evil.example/x@{DIGEST}"}, {"image": f"registry.example/team/x@{DIGEST}"}),
     ("image", {"image": f"registry.example/team@{DIGEST}"}, {"image": f"tools.example/curl@{DIGEST}"}),
     ("env", {"env": {"PYTHONPATH": "/tmp"}}, {}),
+    *LIMITS,
 ]
 # What is not granted, and beside it what is.
 GRANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
@@ -653,6 +671,7 @@ GRANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
             ("wasm.module", {"module": "/srv/modules-other/x.wasm"}, {}),
             ("wasm.digest", {"module": "/srv/x.wasm"}, {"digest": "sha256:" + "1" * 64}),
             ("wasm.entrypoint", {"module": "/srv/x.wasm", "entrypoint": "go"}, {"entrypoint": "go"}),
+            ("wasm.max_memory_bytes", {"max_memory_bytes": 2**32}, {"max_memory_bytes": 2**26}),
             ("wasm.folders", {"folders": {"/data": "/etc"}}, {"folders": {"/data": "/srv/data/cities"}}),
         )
     ),
@@ -708,6 +727,15 @@ GRANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
             ("secrets.hosts", sending("s", "evil.example"), sending("s", "api.example")),
             ("mounts.source", showing("/etc"), showing("/srv/data/cities")),
             ("mounts.writable", showing("/srv/data", writable=True), showing("/srv/out/a", writable=True)),
+            *LIMITS,
+            ("limits.memory", taking("memory", "3Gi"), taking("memory", "2Gi")),
+        )
+    ),
+    *(
+        ("Agent", f"workspace.{field}", {**AGENT, "workspace": refused}, {**AGENT, "workspace": granted})
+        for field, refused, granted in (
+            ("quota", {"quota": 1024**4}, {"quota": 4 * 1024**3}),
+            ("max_files", {"max_files": 1_000_000}, {"max_files": 100_000}),
         )
     ),
     (

@@ -17,6 +17,7 @@ from foliot.sandbox.egress.rules import EgressRecord, EgressRule
 from foliot.sandbox.process import ProcessSandbox
 from foliot.sandbox.session import undisturbed
 from foliot.tools.base import Caller, ToolDenied
+from foliot.tools.declared_fences import AGENT_LIMITS, TOOL_LIMITS, agent_fence, fence_request
 from foliot.tools.fences import Ceiling, FenceRequest, Fences, FenceSecret, narrowed
 from foliot.tools.network_notes import NetworkNotes
 from foliot.tools.pipeline.attempt import BoundedWork
@@ -52,6 +53,32 @@ def test_each_ceiling_takes_away_and_says_which_rule_did_so() -> None:
     assert left.request.network == () == left.within
     assert left.request.require == {"memory"}
     assert [line.rpartition(" ")[2] for line in left.taken] == ["(AgentPolicy/a)"] * 3 + ["(AgentPolicy/b)"]
+
+
+@pytest.mark.parametrize("agent", [False, True], ids=["tool", "agent"])
+async def test_who_is_not_the_operator_has_no_more_than_the_defaults_or_what_he_grants(agent: bool) -> None:
+    def wanted(bound: bool, **limits: Any) -> FenceRequest:
+        sandbox = {"limits": limits}
+        if agent:
+            return agent_fence(Caller("default", "clerk", sandbox={**sandbox, "bound": bound}), AGENT_LIMITS)
+        return fence_request(sandbox, namespace="default", bound=bound)
+
+    async def memory(granted: dict[str, float], request: FenceRequest) -> int | None:
+        here = Fences(lambda backend: pytest.fail("nothing is opened"), granted_limits=granted)
+        return (await here.narrowed(request, OWNER.caller)).request.limits.memory
+
+    usual = AGENT_LIMITS.memory if agent else TOOL_LIMITS.memory
+    assert await memory({}, wanted(True)) == usual
+    assert await memory({}, wanted(True, memory=str(usual))) == usual
+    assert await memory({}, wanted(False, memory="512Gi")) == 512 << 30
+    assert await memory({"memory": 512 << 30}, wanted(True, memory="512Gi")) == 512 << 30
+    assert await memory({"memory": 1 << 26}, wanted(True)) == 1 << 26
+    assert await memory({"memory": 1 << 26}, wanted(False)) == usual
+    for limits in ({"memory": "512Gi"}, {"processes": 1_000_000}, {"tmp_size": "64Gi"}, {"open_files": 100_000}):
+        with pytest.raises(ToolDenied, match=next(iter(limits))):
+            await memory({}, wanted(True, **limits))
+    with pytest.raises(ToolDenied, match="memory of more than 64Mi"):
+        await memory({"memory": 1 << 26}, wanted(True, memory="128Mi"))
 
 
 class SlowSession:

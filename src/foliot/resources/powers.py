@@ -30,6 +30,7 @@ Power: TypeAlias = Literal[
     "module",
     "files",
     "shows",
+    "takes",
     "image",
     "program",
     "unfenced",
@@ -48,6 +49,7 @@ Grant: TypeAlias = Literal[
     "wasm_modules",
     "wasm_folders",
     "sandbox_mounts",
+    "sandbox_limits",
     "container_images",
     "workspace_sources",
     "mcp_commands",
@@ -68,6 +70,7 @@ POWERS: Final[Mapping[Power, str]] = {
     "code": "Python code runs in the process of Foliot",
     "module": "a WebAssembly module runs on the machine of Foliot, fenced in",
     "shows": "files of the machine are seen in a sandbox",
+    "takes": "so much of the machine is taken",
     "image": "an image is run as a container on the machine of Foliot",
     "files": "code in a fence reads files of the machine",
     "program": "a program is started on the machine of Foliot",
@@ -87,6 +90,7 @@ GRANTS: Final[Mapping[Grant, str]] = {
     "wasm_modules": "the file is in `wasm_modules`, or the operator declares it",
     "wasm_folders": "the folder is in `wasm_folders`, or the operator declares it",
     "sandbox_mounts": "it is in `sandbox_mounts`, to be changed only with `:rw` behind it, or the operator declares it",
+    "sandbox_limits": "it is no more than the default, or than `sandbox_limits` says, or the operator declares it",
     "container_images": "the image is in `container_images`, or the operator declares it",
     "workspace_sources": "the folder is in `workspace_sources`, or the operator declares it",
     "mcp_commands": "the command line is in `mcp_commands`",
@@ -259,9 +263,9 @@ _COMMANDS_SANDBOX: Final = (
     *_all(
         "own",
         "sandbox.network.ports sandbox.network.methods sandbox.network.deny sandbox.secrets.ports "
-        "sandbox.secrets.variable sandbox.secrets.cleartext sandbox.mounts.target sandbox.require sandbox.workspace "
-        + _LIMITS,
+        "sandbox.secrets.variable sandbox.secrets.cleartext sandbox.mounts.target sandbox.require sandbox.workspace",
     ),
+    *_all("takes", _LIMITS, "sandbox_limits"),
 )
 _SANDBOX: Final = (
     *_COMMANDS_SANDBOX,
@@ -315,9 +319,9 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
                 "delegation.presets.name delegation.presets.description delegation.presets.timeout "
                 "delegation.presets.prompt delegation.presets_from delegation.timeout delegation.max_depth "
                 "delegation.max_runs delegation.allow_cycles "
-                "output_schema workspace.access workspace.quota workspace.max_files workspace.mode "
-                "workspace.data",
+                "output_schema workspace.access workspace.mode workspace.data",
             ),
+            *_all("takes", "workspace.quota workspace.max_files", "sandbox_limits"),
             *_all("files", "workspace.source", "workspace_sources"),
             *_all("reaches", "hooks.http.url", "outbound_allow"),
             *_all("sends", "hooks.http.secretRef", "Secret.spec.hosts"),
@@ -386,6 +390,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
             *_all("code", "function", "tool_modules"),
             *_all("module", "wasm.module wasm.digest wasm.entrypoint", "wasm_modules"),
             *_all("files", "wasm.folders", "wasm_folders"),
+            *_all("takes", "wasm.max_memory_bytes", "sandbox_limits"),
             *_all("program", "cli.command cli.env", "cli_commands"),
             *_all("reaches", "endpoint", "outbound_allow, nats_subjects"),
             *_AUTH,
@@ -409,7 +414,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
             *_all(
                 "own",
                 "type version description http.method http.headers http.query http.body grpc.plaintext input_schema "
-                "wasm.max_memory_bytes wasm.fuel wasm.wasi "
+                "wasm.fuel wasm.wasi "
                 "cli.stdin cli.output cli.workspace "
                 f"mcp_tool_name resource_keys on_dependency_failure deprecated_since {_RATE} runtime.timeout "
                 "runtime.timeouts.attempt runtime.timeouts.total runtime.timeouts.idle runtime.retry.max_attempts "

@@ -307,7 +307,7 @@ class Assembly:
     async def _frozen(self, agent: Agent) -> tuple[RunSpec, list[Tool]]:
         """Pins a run of this agent, and returns the tools that it is pinned to."""
         spec, runner = agent.document["spec"], resolved_runner(agent.document)
-        self.backends.grants.check_source(agent.document)
+        self.backends.grants.check_workspace(agent.document)
         self.backends.grants.check_fence(agent.document)
         requests: Sequence[str] = spec.get("tools", [])
         window, summariser = None, ("", "")

@@ -341,6 +341,7 @@ def _assembled(
         record=audit.egress if audit is not None else None,
         reveal=partial(_revealed, secrets),
         default_image=settings.container_image if settings else "",
+        granted_limits=settings.sandbox_limits if settings else None,
         unfenced=audit.unfenced if audit is not None else None,
     )
     gate = ModelGate(governance.rules, models.models_of)

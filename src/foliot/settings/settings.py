@@ -249,6 +249,26 @@ def as_mounts(given: Given) -> tuple[str, ...]:
     return tuple(f"{path}:rw" if entry.endswith(":rw") else path for path, entry in zip(bare, entries, strict=True))
 
 
+_SIZED: Final = frozenset({"memory", "file_size", "tmp_size", "output", "quota"})
+LIMITS: Final = (*sorted(_SIZED), "cpu_seconds", "cpus", "max_files", "open_files", "processes", "seconds")
+
+
+def as_limits(given: Given) -> dict[str, float]:
+    """Limits of sandboxes with the most of each: `memory=4Gi, processes=512, cpus=2, quota=10Gi`."""
+    found: dict[str, float] = {}
+    for part in filter(None, map(str.strip, given.text.split(","))):
+        name, _, text = map(str.strip, part.partition("="))
+        if name not in LIMITS:
+            raise refused(given, f"limits such as memory=4Gi, processes=512; there are {', '.join(LIMITS)}")
+        try:
+            found[name] = sizes.bytes_of(text) if name in _SIZED else float(text)
+        except ValueError:
+            found[name] = 0
+        if not 0 < found[name] < float("inf"):
+            raise refused(given, f"limits such as memory=4Gi, processes=512, and not {part[:80]!r}")
+    return found
+
+
 _IMAGE: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._:/-]{0,255}@)?sha256:[0-9a-f]{64}")
 _IMAGES: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,255}/\*")
 
@@ -448,6 +468,9 @@ class Settings:
     wasm_folders: tuple[str, ...] = field(metadata=rule(as_places, ""))
     # Files and folders of this machine that a fence may show which somebody else than the operator declares.
     sandbox_mounts: tuple[str, ...] = field(metadata=rule(as_mounts, ""))
+    # The most that fences and workspaces may have which somebody else than the operator declares; the most of what is
+    # not here is what they have when nothing is declared.
+    sandbox_limits: Mapping[str, float] = field(metadata=rule(as_limits, ""))
     # Images that may be run as containers which somebody else than the operator names, and the one that is taken when a
     # tool names none.
     container_images: tuple[str, ...] = field(metadata=rule(as_images, ""))
@@ -543,6 +566,8 @@ class Settings:
             return "" if value == () else "********"
         if isinstance(value, tuple):
             return ", ".join(cast("tuple[str, ...]", value))
+        if isinstance(value, Mapping):
+            return ", ".join(f"{name}={most}" for name, most in cast("Mapping[str, float]", value).items())
         return mask_password(str(value))
 
 

@@ -9,16 +9,20 @@ from msgspec.structs import replace
 
 from foliot.common.sizes import bytes_of, canonical
 from foliot.resources.powers import Document, declared_by_operator, spec_of
-from foliot.sandbox.base import Limits, Mount, WorkspaceAccess
+from foliot.sandbox.base import MIB, Limits, Mount, WorkspaceAccess
 from foliot.sandbox.egress.rules import EgressRule
 from foliot.tools.base import Caller
-from foliot.tools.fences import Backend, Ceiling, FenceRequest, FenceSecret, Narrowed
+from foliot.tools.fences import SIZES, Backend, Ceiling, FenceRequest, FenceSecret, Narrowed
 
-# Who calls bounds the time; what is declared bounds it as well.
-_UNTIMED: Final = Limits(seconds=None)
+# What fences have where nothing is declared, and the most that others than the operator declare without his grant. Who
+# calls bounds the time; what is declared bounds it as well.
+TOOL_LIMITS: Final = Limits(seconds=None)
+# Of commands and code that an agent writes; no job of one takes longer.
+AGENT_LIMITS: Final = Limits(memory=2048 * MIB, processes=256, output=256 * 1024, seconds=3600.0)
+# Of a WebAssembly module, likewise.
+WASM_MEMORY: Final = 64 * MIB
 # Beside the fields of the `sandbox` of an agent: whether somebody else than the operator declared it.
 BOUND: Final = "bound"
-_SIZES: Final = frozenset({"memory", "file_size", "tmp_size", "output"})
 # The weakest backend for each weakest isolation of a policy; without a fence there is nothing to bound.
 _BACKENDS: Final[Mapping[str, Backend]] = {
     "none": "process",
@@ -37,13 +41,16 @@ def fence_request(
     granted_mounts: Sequence[str] = (),
     contained: bool = False,
     workspace: WorkspaceAccess = "none",
+    limits: Limits = TOOL_LIMITS,
+    most: Limits | None = None,
 ) -> FenceRequest:
     """The fence that a `SandboxSpec` asks for. It has no time limit but the one that is declared.
 
     `by` is the kind of resource that declares it, which a grant for its secrets has to name.
     `bound`: its secrets go only where they are bound to, and it shows only what lies in `granted_mounts`, because
     somebody else than the operator declared it. `contained`: it runs in a container. `workspace` is the access that it
-    has when it says nothing of it.
+    has when it says nothing of it. `limits` hold where nothing is declared; `most` is what may be declared without a
+    grant, the same when not given.
     """
     backend: Backend = "process"
     if contained:
@@ -67,7 +74,8 @@ def fence_request(
         ),
         mounts=tuple(Mount(each["source"], each["target"], each["writable"]) for each in sandbox.get("mounts", ())),
         mounts_within=tuple(granted_mounts) if bound else None,
-        limits=replace(_UNTIMED, **limits_of(sandbox.get("limits", {}))),
+        limits=replace(limits, **(declared := limits_of(sandbox.get("limits", {})))),
+        limits_within=limits_within(declared, most or limits) if bound else None,
         environment=dict(sandbox.get("env", {})),
         require=frozenset(sandbox.get("require", ())),
         namespace=namespace,
@@ -97,15 +105,16 @@ def agent_fence(caller: Caller, limits: Limits, granted_mounts: Sequence[str] = 
     `limits` are those that hold where the agent says nothing.
     """
     asked = caller.sandbox
-    request = fence_request(
+    return fence_request(
         asked,
         namespace=caller.namespace,
         bound=asked.get(BOUND, True),
         by="Agent",
         granted_mounts=granted_mounts,
         workspace="read_write",
+        limits=limits,
+        most=AGENT_LIMITS,
     )
-    return replace(request, limits=replace(limits, **limits_of(asked.get("limits", {}))))
 
 
 def ceiling_of(sandbox: Mapping[str, Any], rule: str) -> Ceiling:
@@ -138,7 +147,13 @@ def network_rules(declared: Iterable[Mapping[str, Any]]) -> tuple[EgressRule, ..
 
 def limits_of(declared: Mapping[str, Any]) -> dict[str, Any]:
     """Each limit that is given, in the units of `Limits`."""
-    return {name: bytes_of(value) if name in _SIZES else value for name, value in declared.items()}
+    return {name: bytes_of(value) if name in SIZES else value for name, value in declared.items()}
+
+
+def limits_within(declared: Iterable[str], most: Limits) -> dict[str, float]:
+    """The most of each declared limit; infinite for one that has no bound."""
+    bounds: dict[str, float | None] = {name: getattr(most, name) for name in declared}
+    return {name: float("inf") if bound is None else bound for name, bound in bounds.items()}
 
 
 def fence_facts(found: Narrowed) -> dict[str, Any]:
@@ -154,7 +169,7 @@ def fence_facts(found: Narrowed) -> dict[str, Any]:
         "secrets": [{"secretRef": each.ref, "hosts": list(each.hosts)} for each in wanted.secrets],
         "mounts": [{"source": each.source, "target": each.target, "writable": each.writable} for each in wanted.mounts],
         "limits": {
-            name: canonical(value) if name in _SIZES else value for name, value in bounds.items() if value is not None
+            name: canonical(value) if name in SIZES else value for name, value in bounds.items() if value is not None
         },
         "require": sorted(wanted.require),
     }

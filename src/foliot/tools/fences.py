@@ -25,6 +25,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
+from foliot.common.sizes import canonical
 from foliot.common.threads import on_thread
 from foliot.sandbox.base import (
     Limits,
@@ -47,6 +48,7 @@ from foliot.tools.workspaces import EndResident, FenceOwner, WorkspaceFolders, n
 log = logging.getLogger(__name__)
 
 Backend: TypeAlias = Literal["process", "container", "gvisor"]
+SIZES: Final = frozenset({"memory", "file_size", "tmp_size", "output"})
 # From the weakest to the strongest.
 BACKENDS: Final[tuple[Backend, ...]] = get_args(Backend)
 _ACCESS: Final[tuple[WorkspaceAccess, ...]] = ("none", "read_only", "read_write")
@@ -78,9 +80,10 @@ class FenceRequest(Struct, frozen=True):
     """The fence that a tool declares. Without `network` there is none. `namespace` is where its secrets are.
 
     `image` is for containers. `limits`, `require`, `cwd`, `environment` and `mounts` are those of `SandboxPolicy`.
-    `mounts_within` are the folders that mounts have to lie in when links are followed, because somebody else than the
-    operator declared them; one ends with `:rw` if they may be writable. None is no bound. `parts` are mounts that
-    Foliot itself needs inside, the interpreter for example: no rule is about them.
+    `limits_within` are the limits that somebody else than the operator declared, each with the most that it may be
+    without a grant. `mounts_within` are the folders that mounts have to lie in when links are followed, for the same
+    reason; one ends with `:rw` if they may be writable. None is no bound. `parts` are mounts that Foliot itself needs
+    inside, the interpreter for example: no rule is about them.
     """
 
     backend: Backend = "process"
@@ -92,6 +95,7 @@ class FenceRequest(Struct, frozen=True):
     mounts_within: tuple[str, ...] | None = None
     parts: tuple[Mount, ...] = ()
     limits: Limits = Limits()
+    limits_within: Mapping[str, float] | None = None
     environment: Mapping[str, str] = {}
     cwd: str = ""
     require: frozenset[str] = frozenset()
@@ -197,6 +201,42 @@ def with_real_mounts(wanted: FenceRequest) -> FenceRequest:
     return replace(wanted, mounts=mounts)
 
 
+def limit_exceeded(
+    declared: Mapping[str, float], within: Mapping[str, float], granted: Mapping[str, float]
+) -> tuple[str, float] | None:
+    """The first declared limit that is more than the operator grants, with the most that it may be.
+
+    `within` is the most of each where `granted`, the setting `sandbox_limits`, says nothing of it.
+    """
+    for name, value in declared.items():
+        if value > (most := granted.get(name, within[name])):
+            return name, most
+    return None
+
+
+def granted_ceilings(wanted: FenceRequest, granted: Mapping[str, float]) -> tuple[Ceiling, ...]:
+    """The ceilings that the setting `sandbox_limits` puts on what others than the operator declared.
+
+    Raises `ToolDenied` for a limit that was declared beyond them.
+    """
+    if wanted.limits_within is None:
+        return ()
+    declared: dict[str, float] = {name: getattr(wanted.limits, name) for name in wanted.limits_within}
+    if (found := limit_exceeded(declared, wanted.limits_within, granted)) is not None:
+        raise ToolDenied(
+            f"the author of this tool may not give its sandbox {found[0]} of more than {shown_limit(*found)}",
+            hint="the operator of this installation grants more by the setting sandbox_limits (FOLIOT_SANDBOX_LIMITS)",
+            layer="sandbox",
+        )
+    bounds = {name: most for name, most in granted.items() if name in Limits.__struct_fields__}
+    return (Ceiling("the setting sandbox_limits", limits=bounds),) if bounds else ()
+
+
+def shown_limit(name: str, value: float) -> str:
+    """A limit as people write it: `512Mi`, `256`."""
+    return canonical(int(value)) if name in SIZES else f"{value:g}"
+
+
 def mount_granted(
     source: str, writable: bool, entries: Iterable[str], *, follow: Callable[[str], str] = os.path.normpath
 ) -> bool:
@@ -242,6 +282,7 @@ async def no_ceilings(caller: Caller) -> Sequence[Ceiling]:
 class Fences:
     """Opens the fences of one runtime. `sandbox` gives the backend by its name.
 
+    `granted_limits` is the setting `sandbox_limits`.
     `resolve` gives the checked addresses of a host (`Guard.addresses`). Without `record` no fence has a network: what
     is not recorded does not leave.
     """
@@ -257,6 +298,7 @@ class Fences:
         reveal: RevealSecret | None = None,
         unfenced: RecordUnfenced | None = None,
         default_image: str = "",
+        granted_limits: Mapping[str, float] | None = None,
     ) -> None:
         self._sandbox = sandbox
         self.workspaces = workspaces
@@ -266,6 +308,7 @@ class Fences:
         self._reveal = reveal
         self._unfenced = unfenced
         self._default_image = default_image
+        self._granted_limits = granted_limits or {}
         # Sessions that are being closed, some of them for calls that nobody waits for any more.
         self._cleanups: set[asyncio.Task[None]] = set()
 
@@ -273,7 +316,7 @@ class Fences:
         """Returns what a fence would be for this caller now. Raises `ToolDenied`."""
         if wanted.mounts:
             wanted = await on_thread(with_real_mounts, wanted)
-        ceilings = await self._ceilings(caller)
+        ceilings = [*granted_ceilings(wanted, self._granted_limits), *await self._ceilings(caller)]
         found = narrowed(wanted, ceilings)
         if (notes := call_network()) is not None and wanted.network:
             notes.narrowed(

@@ -11,12 +11,14 @@ import os
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from dataclasses import field as with_default
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 from foliot.common.hosts import shown_host
 from foliot.engine.runners.adapters import resolved_runner
 from foliot.engine.runners.profile import RunnerSpec
+from foliot.engine.workspaces.folders import MOST_FILES, QUOTA
 from foliot.errors import Denied, FoliotError, InvalidInput, NotHere
 from foliot.models.registry import Provider, default_registry
 from foliot.resources.powers import (
@@ -27,10 +29,11 @@ from foliot.resources.powers import (
     secret_targets,
     spec_of,
 )
+from foliot.sandbox.base import Limits
 from foliot.settings.settings import Settings
 from foliot.tools.base import ToolDenied
-from foliot.tools.declared_fences import tool_fence
-from foliot.tools.fences import FenceRequest, image_granted, lies_in, mount_granted
+from foliot.tools.declared_fences import AGENT_LIMITS, TOOL_LIMITS, WASM_MEMORY, limits_of, limits_within, tool_fence
+from foliot.tools.fences import FenceRequest, image_granted, lies_in, limit_exceeded, mount_granted, shown_limit
 from foliot.tools.mcp.process import ServerSpec, Variable, command_granted, server_spec
 from foliot.tools.nats_worker.messages import EXECUTE
 from foliot.tools.outbound.guard import Guard, Outbound, OutboundRefused, ToolUnreachable
@@ -40,6 +43,8 @@ SecretHosts: TypeAlias = Callable[[str, str], Awaitable[Sequence[str] | None]]
 """`(reference, namespace)` to the hosts that a Secret is bound to; None for a Secret that is not declared."""
 
 _OURS: Final = "foliot.models."
+# The most that a workspace has without a grant, by the field that asks for it.
+WORKSPACE_ROOM: Final[Mapping[str, float]] = {"quota": QUOTA, "max_files": MOST_FILES}
 _ASK: Final = "ask the operator of this installation (admin of all namespaces) to {}, or to declare this resource"
 
 
@@ -54,6 +59,7 @@ class OperatorGrants:
     wasm_modules: tuple[str, ...] = ()
     wasm_folders: tuple[str, ...] = ()
     sandbox_mounts: tuple[str, ...] = ()
+    sandbox_limits: Mapping[str, float] = with_default(default_factory=dict[str, float])
     container_images: tuple[str, ...] = ()
     workspace_sources: tuple[str, ...] = ()
 
@@ -69,6 +75,7 @@ class OperatorGrants:
             settings.wasm_modules,
             settings.wasm_folders,
             settings.sandbox_mounts,
+            settings.sandbox_limits,
             settings.container_images,
             settings.workspace_sources,
         )
@@ -119,6 +126,8 @@ class OperatorGrants:
         for outside in declared.get("folders", {}).values():
             if not lies_in(os.path.normpath(outside), self.wasm_folders):
                 raise self._no_folder(document)
+        asked = {"memory": float(declared.get("max_memory_bytes", WASM_MEMORY))}
+        self._check_limits(document, asked, {"memory": WASM_MEMORY}, "spec.wasm", {"memory": "max_memory_bytes"})
 
     def wasm_module(self, document: Document) -> dict[str, Any]:
         """Returns `spec.wasm` with the file of its module, as it is on this machine.
@@ -168,13 +177,18 @@ class OperatorGrants:
 
     # --- files ---------------------------------------------------------------------------------------------------
 
-    def check_source(self, document: Document) -> None:
-        """Raises `Denied` unless runs of an agent may begin with the folder that it names, by its path.
+    def check_workspace(self, document: Document) -> None:
+        """Raises `Denied` unless the workspace of runs of an agent may be as large as it says, and begin as it says.
 
         No file is looked at. Where a link on the way leads is held against the same folders when a run begins.
         """
-        source = str(spec_of(document).get("workspace", {}).get("source", ""))
-        if not source or declared_by_operator(document) or lies_in(source, self.workspace_sources):
+        workspace: Mapping[str, Any] = spec_of(document).get("workspace") or {}
+        if declared_by_operator(document):
+            return
+        room = {name: value for name in WORKSPACE_ROOM if (value := workspace.get(name)) is not None}
+        self._check_limits(document, room, WORKSPACE_ROOM, "spec.workspace")
+        source = str(workspace.get("source", ""))
+        if not source or lies_in(source, self.workspace_sources):
             return
         raise Denied(
             f"Agent/{document['metadata']['name']}: runs may not begin with a copy of this folder here",
@@ -215,13 +229,14 @@ class OperatorGrants:
             program, *args = (*runner.command, *more)
             self._check_line(document, ServerSpec("", agent, "", "stdio", program, tuple(args), env))
         with _of_runner():
-            self.check_fence(document)
+            self.check_fence(document, TOOL_LIMITS)
 
     # --- fences --------------------------------------------------------------------------------------------------
 
-    def check_fence(self, document: Document) -> None:
-        """Raises `Denied` unless whoever declared a resource may have what its `spec.sandbox` shows and runs.
+    def check_fence(self, document: Document, most: Limits | None = None) -> None:
+        """Raises `Denied` unless whoever declared a resource may have what its `spec.sandbox` shows, runs and takes.
 
+        `most` are the limits that it may have without a grant; those of its kind when not given.
         Mounts are held against the grants by their paths: whoever declares learns nothing of the files of this machine.
         What a link leads to is held against them when the fence is opened.
         """
@@ -230,6 +245,9 @@ class OperatorGrants:
         if not sandbox or declared_by_operator(document):
             return
         what = f"{document['kind']}/{document['metadata']['name']}"
+        declared = limits_of(sandbox.get("limits", {}))
+        usual = most or (AGENT_LIMITS if document["kind"] == "Agent" else TOOL_LIMITS)
+        self._check_limits(document, declared, limits_within(declared, usual), "spec.sandbox.limits")
         for number, mount in enumerate(sandbox.get("mounts", ())):
             if not mount_granted(mount["source"], mount["writable"], self.sandbox_mounts):
                 raise Denied(
@@ -253,6 +271,26 @@ class OperatorGrants:
                 "to declare this resource",
                 field="spec.sandbox.env",
             )
+
+    def _check_limits(
+        self,
+        document: Document,
+        declared: Mapping[str, float],
+        within: Mapping[str, float],
+        place: str,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        """Raises `Denied` for a limit beyond what the operator grants. `names` are those that fields have instead."""
+        if (found := limit_exceeded(declared, within, self.sandbox_limits)) is None:
+            return
+        name, most = found
+        field = f"{place}.{(names or {}).get(name, name)}"
+        raise Denied(
+            f"{document['kind']}/{document['metadata']['name']}: {field} is more than the {shown_limit(name, most)} "
+            "that may be declared here",
+            hint=_ASK.format(f"raise {name} in the setting sandbox_limits (FOLIOT_SANDBOX_LIMITS)"),
+            field=field,
+        )
 
     def fence(self, document: Document) -> FenceRequest:
         """Returns the fence of a Tool as whoever declared it may have it. Raises `Denied` as `check_fence`."""
@@ -319,7 +357,7 @@ class OperatorGrants:
             self.check_fence(document)
             await self._check_reach(document, secret_hosts)
         if kind == "Agent":
-            self.check_source(document)
+            self.check_workspace(document)
             await self._check_hooks(document, secret_hosts)
         if kind == "TaskHook":
             self.check_watched(document)

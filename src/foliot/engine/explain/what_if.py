@@ -51,7 +51,7 @@ from foliot.tools.builtin.catalogue import builtin_to_judge
 from foliot.tools.builtin.delegation import DelegateTool
 from foliot.tools.builtin.shell import LIMITS
 from foliot.tools.declared_fences import agent_fence, fence_facts
-from foliot.tools.fences import FenceRequest, Narrowed
+from foliot.tools.fences import FenceRequest, Narrowed, granted_ceilings
 from foliot.tools.fences import narrowed as under_ceilings
 from foliot.tools.governance.judge import Judgement, PolicyQuestion, narrowed, refused_by
 from foliot.tools.governance.layers import Profile, ceilings_of, of_models
@@ -216,7 +216,8 @@ class PolicyWorld:
         if wanted is None:
             return []
         try:
-            found = under_ceilings(wanted, await ceilings_of(FixedRules(self.rules), caller))
+            granted = granted_ceilings(wanted, self.granted.sandbox_limits)
+            found = under_ceilings(wanted, [*granted, *await ceilings_of(FixedRules(self.rules), caller)])
         except ToolDenied as denied:
             return [Verdict("deny", FENCE, denied.message, str(denied.details.get("rule", "")))]
         said = "; ".join(found.taken) or "no rule takes anything away from its sandbox"

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from foliot.kernel.json_texts import MOST_VALUES, has_more_values
-from foliot.sandbox.base import MIB, SandboxError
+from foliot.sandbox.base import SandboxError
 from foliot.sandbox.wasm import INSTALL, Wasm, WasmFinished, WasmLimits, WasmModule, installed
 from foliot.tools.base import (
     Invocation,
@@ -40,11 +40,11 @@ from foliot.tools.contract import (
     request_of,
     result_of,
 )
+from foliot.tools.declared_fences import WASM_MEMORY
 from foliot.tools.isolation import IsolatedCall, Isolation, sandbox_failure
 
 MODE: Final = "wasm"
 VERSION: Final = "v1"
-MEMORY: Final = 64 * MIB
 _STDERR_SHOWN: Final = 2000
 
 
@@ -103,7 +103,7 @@ class WasmIsolation:
             folders=declared.get("folders", {}),
         )
         limits = WasmLimits(
-            memory=declared.get("max_memory_bytes", MEMORY), fuel=declared.get("fuel", 0), seconds=call.seconds
+            memory=declared.get("max_memory_bytes", WASM_MEMORY), fuel=declared.get("fuel", 0), seconds=call.seconds
         )
         try:
             finished = await self._wasm.run(module, _request(call, module, limits), limits)

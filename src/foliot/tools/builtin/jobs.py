@@ -36,10 +36,11 @@ from foliot.tools.builtin.arguments import object_schema, optional, optional_tex
 from foliot.tools.builtin.journal import History, past_of
 from foliot.tools.builtin.output import TIMED_OUT, duration, tail_of
 from foliot.tools.builtin.results import ToolNothingThere
+from foliot.tools.declared_fences import AGENT_LIMITS
 from foliot.tools.fences import FenceRequest, Fences, fence_of
 
 JOB_SECONDS: Final = 600
-LONGEST_JOB: Final = 3600
+LONGEST_JOB: Final = int(AGENT_LIMITS.seconds or 0)
 # How many run at once: in all, and of one run.
 MOST: Final = 64
 MOST_OF_ONE: Final = 8

@@ -24,14 +24,13 @@ from foliot.tools.builtin.output import (
     duration,
     tail_of,
 )
-from foliot.tools.declared_fences import agent_fence
+from foliot.tools.declared_fences import AGENT_LIMITS, agent_fence
 from foliot.tools.fences import Fences, fence_of
 from foliot.tools.isolation import sandbox_failure
 from foliot.tools.workspaces import DATA_NOTE, MAKE_DATA
 
 LONGEST: Final = 120
-LIMITS: Final = Limits(memory=2048 * MIB, processes=256, output=256 * 1024, seconds=float(LONGEST))
-JOB_LIMITS: Final = replace(LIMITS, seconds=float(LONGEST_JOB))
+LIMITS: Final = replace(AGENT_LIMITS, seconds=float(LONGEST))
 
 
 class Bash:
@@ -113,7 +112,7 @@ class Bash:
                 "bash: a background job belongs to a run, and this call is made outside of any", field="background"
             )
         seconds = whole_number(call, "timeout", JOB_SECONDS, least=1, most=LONGEST_JOB)
-        fence = agent_fence(call.caller, JOB_LIMITS, self._mounts)
+        fence = agent_fence(call.caller, AGENT_LIMITS, self._mounts)
         job = await self._jobs.start(call, fence, command, float(seconds))
         return f"Started {job.id}. It may take {job.bound:g} seconds, and ends with this run at the latest."
 
