@@ -19,6 +19,7 @@ from foliot.resources.problems import Finding, ManifestError
 from foliot.resources.references import is_name, target_of
 from foliot.resources.skill_files import read_skill
 from foliot.resources.validate import validate_document
+from foliot.runtime.output_types import OutputType
 from foliot.runtime.results import Value
 from foliot.store.base import Document
 from foliot.tools.backends.agent import PREFIX
@@ -99,8 +100,9 @@ class Agent(Generic[Value]):
         given_hooks = list(hooks)
         self.hooks = distinct((each for each in given_hooks if not isinstance(each, Mapping)), f"Agent({name!r})")
         declared = [each for each in given_hooks if isinstance(each, Mapping)]
+        schema = cast("Mapping[str, Any] | None", output) if output is None or isinstance(output, Mapping) else None
         # Not only classes: `list[City]` and `City | None` are types of values too.
-        self.output_type: Any = None if isinstance(output, Mapping) else output
+        self.output_type = None if schema is output else OutputType(name, output)
         # A gateway object has no name that another process could look up; the run records whose it was.
         named = model.ref if isinstance(model, ModelEndpoint) else model
         ref = named if isinstance(named, str) else f"python:{namespace}/{name}"
@@ -111,7 +113,7 @@ class Agent(Generic[Value]):
             {
                 "prompt": prompt,
                 "tools": list(dict.fromkeys(_tool_name(item, namespace) for item in given)),
-                "output_schema": _schema(name, output),
+                "output_schema": schema if self.output_type is None else self.output_type.schema,
                 "hooks": declared or None,
                 "skills": named_skills,
                 **spec,
@@ -152,7 +154,8 @@ class Agent(Generic[Value]):
     @property
     def is_of_python(self) -> bool:
         """Whether it holds objects that no other process could look up."""
-        return self.gateway is not None or self.endpoint is not None or bool(self.tools or self.hooks or self.skills)
+        objects = self.gateway, self.endpoint, self.output_type
+        return any(each is not None for each in objects) or bool(self.tools or self.hooks or self.skills)
 
     if not TYPE_CHECKING:  # type checkers know that it is not there
 
@@ -243,20 +246,6 @@ def _tool_name(item: Tool | Agent[Any] | str, namespace: str) -> str:
 def as_tool(item: Tool | Callable[..., Any]) -> Tool:
     """A tool as it is, a function as a tool. Raises `InvalidInput` for what is neither."""
     return cast("Tool", item) if hasattr(item, "definition") else make_tool(cast("Callable[..., Any]", item))
-
-
-def _schema(name: str, output: Any) -> Mapping[str, Any] | None:
-    if output is None or isinstance(output, Mapping):
-        return cast("Mapping[str, Any] | None", output)
-    from pydantic import PydanticUserError, TypeAdapter
-
-    try:
-        return TypeAdapter(output).json_schema()
-    except PydanticUserError as error:
-        raise UsageError(
-            f"the output of Agent({name!r}) cannot be {output!r:.80}: {error.message.splitlines()[0]}",
-            hint="give a pydantic model, a type such as list[str], or a JSON Schema",
-        ) from None
 
 
 def named(agent: Agent | str) -> tuple[str, str]:

@@ -57,10 +57,11 @@ from foliot.kernel.run.events import RunCreated
 from foliot.kernel.run.spec import RunSpec
 from foliot.resources.references import qualified
 from foliot.runtime.agent import Agent, named
+from foliot.runtime.output_types import OUTPUT_TYPE, OutputType, is_of_type, is_pinned
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools import search
 from foliot.tools.backends.agent import PREFIX, RUNNING_CODE, Agents, AgentTool, Delegation, Program
-from foliot.tools.base import Tool, ToolDefinition
+from foliot.tools.base import CheckedOutput, OutputCheck, Tool, ToolDefinition
 from foliot.tools.builtin.catalogue import builtin_definition
 from foliot.tools.builtin.code import Code
 from foliot.tools.builtin.delegation import DelegateTool
@@ -355,6 +356,8 @@ class Assembly:
         declared += [name for name in callees if self.known(agent.namespace, name.removeprefix(PREFIX)) is None]
         if declared:
             frozen = replace(frozen, extra={**frozen.extra, DECLARED: declared})
+        if agent.output_type is not None:
+            frozen = replace(frozen, extra={**frozen.extra, OUTPUT_TYPE: msgspec.to_builtins(agent.output_type.pin)})
         if agent.hooks:
             whose = f"{agent.namespace}/{agent.name}"
             frozen = with_hooks(frozen, own=[declared_object(each, whose) for each in agent.hooks])
@@ -453,7 +456,30 @@ class Assembly:
         parts = self._parts_in(spec.namespace)
         if PROGRAM in spec.extra:  # no model reads what it is given
             parts = dataclasses.replace(parts, result_limit=max(parts.result_limit, RESULT_LIMIT))
-        return Pipeline(every, parts)
+        return Pipeline(every, parts, output_check=self._output_check(spec))
+
+    def output_type(self, spec: RunSpec) -> OutputType | None:
+        """The Python type that the answers of a run are values of; None when there is none, or none here."""
+        agent = self.known(spec.namespace, spec.agent)
+        output = None if agent is None else agent.output_type
+        return output if output is not None and is_of_type(spec, output) else None
+
+    def _output_check(self, spec: RunSpec) -> OutputCheck | None:
+        """Returns the check that follows the schema, if there is one. Raises `NotFound` for a type that is not here."""
+        output = self.output_type(spec)
+        if output is None:
+            if is_pinned(spec):
+                raise _without_type(spec)
+            return None
+        masker = self._parts.masker
+
+        async def check(run_id: str, text: str, seconds: float | None) -> CheckedOutput:
+            checked = await output.check(run_id, text, seconds)
+            if masker is None or not checked.problems:
+                return checked
+            return CheckedOutput(problems=[masker.mask(each) for each in checked.problems])
+
+        return check
 
     async def pipeline_here(self, spec: RunSpec) -> Pipeline:
         """Make the pipeline where others may do the run as well. Raises `NotHere` when this process lacks something."""
@@ -535,6 +561,16 @@ class Assembly:
         await self.hooks.close()
         await self.backends.close()
         await self.models.close()
+
+
+def _without_type(spec: RunSpec) -> NotFound:
+    name = spec.extra[OUTPUT_TYPE]["name"]
+    error = NotFound(
+        f"the answers of agent {spec.agent!r} are held against the Python type {name}, which this process has not",
+        hint="resume the run in the program that declares it: `rt.resume(run_id, agent=agent)`",
+    )
+    error.details["lacks"] = f"type {name} of agent {spec.namespace}/{spec.agent}"
+    return error
 
 
 def _lasts(tool: Tool) -> bool:

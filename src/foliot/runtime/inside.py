@@ -350,7 +350,7 @@ class Inside:
             return await self.resume(run_id, stream=stream, check=check)
         # As `_finish` does, without a frame of its own: it would be there, and be passed at every step, in all runs.
         state = await self.runs.drive(driver)
-        return await self.at_rest(state, self.known(agent), check, stream=stream)
+        return await self.at_rest(state, check, stream=stream)
 
     async def compact(
         self,
@@ -386,7 +386,7 @@ class Inside:
         )
         if driver is None:
             return await self.resume(run_id, check=check)
-        return await self._finish(driver, self.known(agent), check)
+        return await self._finish(driver, check)
 
     async def request_compaction(self, run_id: str, *, by: str = "") -> RunInfo:
         """Ask a live run to compact its conversation before its next question. Raises `NotFound`, `Conflict`."""
@@ -504,7 +504,7 @@ class Inside:
             )
             if driver is not None:
                 ours.set()
-                return await self._finish(driver, self.known(agent), False, stream=True)
+                return await self._finish(driver, False, stream=True)
             entries = await self.runs.journal.read(run_id)
             before.extend(Recorded(run_id, each.seq, each.at, decode(each.data)) for each in entries)
             ours.set()
@@ -543,8 +543,7 @@ class Inside:
         """
         if agent is not None:
             self._assembly.know(agent)
-        info, state = await self.runs.load(run_id)
-        known = self._assembly.known(info.namespace, info.agent)
+        _, state = await self.runs.load(run_id)
         if state.ended is None:
             try:
                 driver = await self._take(state, stream=stream)
@@ -555,7 +554,7 @@ class Inside:
                 state = await self._as_left(run_id, stream=stream)
             else:
                 state = await self.runs.drive(driver)
-        return await self.at_rest(state, known, check, stream=stream)
+        return await self.at_rest(state, check, stream=stream)
 
     async def fork(
         self,
@@ -604,7 +603,7 @@ class Inside:
             stream=stream,
             in_transaction=in_transaction,
         )
-        return await self._finish(driver, self._assembly.known(spec.namespace, spec.agent), check, stream=stream)
+        return await self._finish(driver, check, stream=stream)
 
     async def replay(self, run_id: str) -> Replay:
         """Decide a whole run again from its journal, offline, and compare byte for byte.
@@ -885,11 +884,11 @@ class Inside:
         tools, settlement = await self.runs.toolbox(state, self._assembly.pipeline), self._open().settlement
         return await self.runs.take(state.run_id, tools=tools, stream=stream, settlement=settlement)
 
-    async def _finish(self, driver: Driver, agent: Agent | None, check: bool, *, stream: bool = False) -> RunResult:
+    async def _finish(self, driver: Driver, check: bool, *, stream: bool = False) -> RunResult:
         """Drive until the run ends or waits for someone; a wait for a timer is slept through."""
-        return await self.at_rest(await self.runs.drive(driver), agent, check, stream=stream)
+        return await self.at_rest(await self.runs.drive(driver), check, stream=stream)
 
-    async def at_rest(self, state: State, agent: Agent | None, check: bool, *, stream: bool = False) -> RunResult:
+    async def at_rest(self, state: State, check: bool, *, stream: bool = False) -> RunResult:
         """The result of a run that was driven: once it has ended, or waits for someone."""
         while state.ended is None and state.waiting is not None and is_short(state.waiting, self.clock()):
             assert state.waiting.until is not None, "a timer knows when it goes off"
@@ -901,7 +900,7 @@ class Inside:
             else:
                 state = await self.runs.drive(driver)
         # One that neither ended nor waits was released for the workers of its task.
-        result = result_of(state, "pending", agent.output_type if agent else None)
+        result = result_of(state, "pending", self._assembly.output_type(state.spec))
         return self._checked(result) if check else result
 
     def _checked(self, result: RunResult) -> RunResult:
@@ -947,6 +946,6 @@ def _asks(state: State) -> bool:
     return state.waiting is not None and state.waiting.reason in ("approval", "input", "budget")
 
 
-def _tools_in(spec: RunSpec) -> tuple[object, object]:
+def _tools_in(spec: RunSpec) -> tuple[object, ...]:
     """Returns what the toolbox of a run is made of."""
-    return spec.tools, spec.extra.get(SKILLS)
+    return spec.tools, spec.extra.get(SKILLS), spec.output_schema

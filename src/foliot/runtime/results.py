@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from msgspec import Struct, json
+from msgspec import Struct
 
 from foliot.engine.driver.journal import phase_of
-from foliot.errors import FoliotError, InvalidInput
+from foliot.errors import FoliotError
 from foliot.kernel.messages import Message, Usage
 from foliot.kernel.run.events import RunDeadLettered, RunFailed, RunSucceeded, RunWaiting
 from foliot.kernel.run.state import State
@@ -15,6 +15,8 @@ from foliot.store.journal.base import Phase
 
 if TYPE_CHECKING:
     import typing_extensions
+
+    from foliot.runtime.output_types import OutputType
 
     Value = typing_extensions.TypeVar("Value", default=Any)
 else:  # the default is for type checkers: whoever does not say which value gets any
@@ -75,17 +77,17 @@ class RunResult(Struct, Generic[Value], frozen=True):
         return self
 
 
-def result_of(state: State, phase: Phase, output_type: Any = None) -> RunResult:
+def result_of(state: State, phase: Phase, output_type: OutputType | None = None) -> RunResult:
     """The result of a run as its journal tells it; `phase` is the stored one of a run that neither ended nor waits.
 
-    Raises `InvalidInput` when the answer is none of `output_type`, although it fits its schema.
+    Raises `InvalidInput` when `output_type` refuses by now what it accepted.
     """
     ended = state.ended
     if phase == "running" and state.waiting is not None and ended is None:
         phase = "waiting"  # the journal says so: its phase is written a moment later
     value = ended.value if isinstance(ended, RunSucceeded) else None
-    if output_type is not None and isinstance(ended, RunSucceeded):
-        value = _typed(state.run_id, value, output_type)
+    if output_type is not None and isinstance(ended, RunSucceeded) and _is_answer(state):
+        value = output_type.value_of(state.run_id, ended.output)
     return RunResult(
         run_id=state.run_id,
         phase=_phase(state, phase),
@@ -100,6 +102,11 @@ def result_of(state: State, phase: Phase, output_type: Any = None) -> RunResult:
     )
 
 
+def _is_answer(state: State) -> bool:
+    """Whether a run that succeeded gave an answer: no notice that its time is over, and no word on a compaction."""
+    return state.ending is None and state.created is not None and not state.created.compacts
+
+
 def _phase(state: State, stored: Phase) -> Phase:
     """The phase that goes with the state: the stored one may be written a moment later, or have moved on since."""
     if state.ended is not None:
@@ -107,20 +114,3 @@ def _phase(state: State, stored: Phase) -> Phase:
     if state.waiting is not None:
         return "waiting"
     return stored if stored in ("pending", "running") else "running"
-
-
-def _typed(run_id: str, value: Any, output_type: Any) -> Any:
-    """The value as Python knows it. A validator of a model can refuse what no schema could have."""
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        return TypeAdapter(output_type).validate_json(json.encode(value))
-    except ValidationError as error:
-        places = "; ".join(
-            f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in error.errors(include_url=False)
-        )
-        raise InvalidInput(
-            f"the answer of run {run_id} fits the schema of {getattr(output_type, '__name__', output_type)}, "
-            f"but not its validators: {places}",
-            hint="say in the prompt or in the schema what they want; `foliot trace` shows the answer",
-        ) from None

@@ -118,7 +118,7 @@ class Runtime(LocalGroups, Conveniences):
         )
         if driver is None:
             return await inside.resume(run_id, check=check)
-        return await inside.at_rest(await inside.runs.drive(driver), inside.known(agent), check)
+        return await inside.at_rest(await inside.runs.drive(driver), check)
 
     def stream(
         self,

@@ -5,7 +5,7 @@ A tool failure is data (`ToolResult.error`) and goes back to the model. Only wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -359,6 +359,25 @@ class KeepsRecords(Protocol):
     async def refused(self, call: Invocation, result: ToolResult) -> None:
         """Keep the record of a call that was refused before it came here. Never raises."""
         ...
+
+
+class CheckedOutput(Struct, frozen=True):
+    """The verdict of a Python type on an answer: its `value` as JSON, or the `problems` with it."""
+
+    value: Any = None
+    problems: Sequence[str] = ()
+
+
+OutputCheck: TypeAlias = Callable[[str, str, float | None], Awaitable[CheckedOutput]]
+"""Looks at the answer of a run, by its id and the text, within so many seconds. Never raises, but when cancelled."""
+
+
+@runtime_checkable
+class ChecksOutput(Protocol):
+    """A toolbox of runs whose answers have more to fit than a schema."""
+
+    @property
+    def output_check(self) -> OutputCheck | None: ...
 
 
 class ApprovalNeeded(Exception):

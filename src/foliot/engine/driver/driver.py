@@ -39,7 +39,7 @@ from foliot.engine.driver.appends import LeaseClock, append_again, entry_of, per
 from foliot.engine.driver.attachments import FetchesFiles, with_files
 from foliot.engine.driver.doubts import Doubts, both, doubts_of, noting
 from foliot.engine.driver.effects import ShownText, ask_model, call_tool, given_up, in_place_of, left_behind
-from foliot.engine.driver.intake import admit_calls, caller_of, check_output, mistaken_calls
+from foliot.engine.driver.intake import admit_calls, caller_of, check_output, mistaken_calls, rejected_output
 from foliot.engine.driver.journal import Conversation, Conversations, phase_of, summary_of
 from foliot.engine.hooks.run_hooks import Due, RunHooks
 from foliot.engine.runners.profile import RUNNER
@@ -72,6 +72,7 @@ from foliot.kernel.run.events import (
     ModelCut,
     ModelFailed,
     ModelResponded,
+    OutputAccepted,
     QuestionAnswered,
     RunClaimed,
     RunDeadLettered,
@@ -103,7 +104,7 @@ from foliot.store.journal.base import (
     TransactionBody,
 )
 from foliot.store.ledger.doubts import NewDoubt
-from foliot.tools.base import Admitted, KeepsRecords, Toolbox, ToolDefinition
+from foliot.tools.base import Admitted, ChecksOutput, KeepsRecords, OutputCheck, Toolbox, ToolDefinition
 from foliot.tools.workspaces import WORKSPACE_RULES, CallFiles
 
 log = logging.getLogger(__name__)
@@ -462,7 +463,12 @@ class Driver:
                         for call, result in refused:
                             await keeper.refused(call, result)
                 case CheckOutput():
-                    self._record(check_output(action))
+                    fact = check_output(action)
+                    check = self._tools.output_check if isinstance(self._tools, ChecksOutput) else None
+                    if check is None or not isinstance(fact, OutputAccepted):
+                        self._record(fact)
+                    else:
+                        await self._ask_type(check, action)
                 case Compact():
                     if self._asking is None:  # or it is in progress, and something else came meanwhile
                         self._asking = begin(self._watched(self._compact, action))
@@ -733,6 +739,26 @@ class Driver:
         self._hooking = None
         for fact in facts:
             self._post(fact)
+
+    async def _ask_type(self, check: OutputCheck, action: CheckOutput) -> None:
+        """Have an answer looked at by code of others, beside the mailbox. It may be slow: the answer is kept before."""
+        if self._hooking is None:
+            await self._write()
+            asking = begin(self._watched(self._check_answer, check, action))
+            self._hooking = None if asking.done() else asking
+        await self._mail_comes()
+
+    async def _check_answer(self, check: OutputCheck, action: CheckOutput) -> None:
+        answer, deadline = self.state.answer, self.state.deadline
+        left = None if deadline is None else max(0.0, deadline - self._clock())
+        checked = await check(self.lease.run_id, action.output, left)
+        self._hooking = None
+        if self.state.answer is not answer:  # something was said meanwhile, and there will be another one
+            self._wake()
+        elif checked.problems:
+            self._post(rejected_output(checked.problems))
+        else:
+            self._post(OutputAccepted(checked.value))
 
     def _withhold_unasked(self, terminal: Terminal | None = None) -> None:
         """Record that no hook was asked about what was said, before the run ends without an answer to it."""

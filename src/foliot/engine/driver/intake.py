@@ -315,20 +315,24 @@ def _not_covered(intent: CallIntent, parked: Parked) -> ToolFinished:
 
 def check_output(action: CheckOutput) -> OutputAccepted | OutputRejected:
     """Whether a final answer is JSON of the wanted shape; if not, what the model should be told."""
-    text = _without_fence(action.output)
     try:
-        value = msgspec.json.decode(text)
+        value = read_answer(action.output)
     except (msgspec.DecodeError, RecursionError) as error:
-        return _rejected([f"it is not JSON: {error}"])
+        return rejected_output([f"it is not JSON: {error}"])
     try:
         validator = _validator(msgspec.json.encode(action.schema))
     except UnusableSchema as error:  # kept from before such schemas were refused when they are declared
-        return _rejected([f"nothing can be checked with the schema of the answer: {error.message}"])
+        return rejected_output([f"nothing can be checked with the schema of the answer: {error.message}"])
     problems = validator.problems(value)
-    return _rejected(problems) if problems else OutputAccepted(value)
+    return rejected_output(problems) if problems else OutputAccepted(value)
 
 
-def _rejected(problems: list[str]) -> OutputRejected:
+def read_answer(text: str) -> Any:
+    """The JSON of a final answer. Raises `DecodeError`, `RecursionError`."""
+    return msgspec.json.decode(_without_fence(text))
+
+
+def rejected_output(problems: Sequence[str]) -> OutputRejected:
     told = problems[:MOST_PROBLEMS_TOLD]
     listing = "\n".join(f"- {problem}" for problem in told)
     return OutputRejected(

@@ -77,7 +77,7 @@ RETRIES: Final = (
         "end",
     ),
     RetryRow(
-        "the answer is empty, cut off, or does not fit the output schema",
+        "the answer is empty, cut off, or does not fit the output schema or its validators",
         "the run sends it back, twice; then `message_retry`, or `retry`, of the task",
         "an attempt of the message",
         tuple((code, "repairs_exhausted") for code in ("empty_answer", "truncated", "schema_mismatch")),

@@ -31,6 +31,7 @@ from foliot.tools.base import (
     Invocation,
     MayAct,
     OnOutput,
+    OutputCheck,
     Parked,
     Tool,
     ToolCancelled,
@@ -214,8 +215,15 @@ class ToolEntry:
 class Pipeline:
     """A `Toolbox`: named tools, each behind its layers, gates and stages."""
 
-    def __init__(self, tools: Iterable[Tool] = (), parts: PipelineParts | None = None) -> None:
+    def __init__(
+        self,
+        tools: Iterable[Tool] = (),
+        parts: PipelineParts | None = None,
+        *,
+        output_check: OutputCheck | None = None,
+    ) -> None:
         self.parts = parts or PipelineParts()
+        self.output_check = output_check
         self._entries: dict[str, ToolEntry] = {}
         self._capabilities: set[str] = set()
         self._record = Recorders(self.parts.recorders) if self.parts.recorders else None

@@ -202,6 +202,10 @@ class ResultMasker(Protocol):
         """Whether there is nothing to take out of anything."""
         ...
 
+    def mask(self, text: str) -> str:
+        """The text without any secret."""
+        ...
+
     def mask_result(self, result: ToolResult) -> ToolResult:
         """The result without any secret, in its texts and in its error."""
         ...
