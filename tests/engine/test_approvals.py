@@ -143,7 +143,7 @@ async def test_a_parked_call_is_stored_with_what_it_is_bound_to_and_without_its_
     assert spec["arguments"] == {"to": "ada", "amount": 900, "api_key": "[REDACTED]"}
     assert spec["arguments_digest"] == arguments_digest({"to": "ada", "amount": 900, "api_key": "hunter2"})
     assert "ToolPermission/payments" in spec["reason"]
-    assert spec["operation_class"] == "read"
+    assert spec["operation_class"] == "write"
     assert (status["phase"], status["expires_at"]) == ("Pending", "2030-03-20T17:46:40.000Z")
     assert "hunter2" not in str(document)
     assert validate_document(document)[1] == []
@@ -393,7 +393,7 @@ async def test_an_object_that_was_never_made_is_made_when_somebody_looks(desk: D
         await runtime.resume("r1")  # by whoever takes the run up, too
         (document,) = await asked(runtime)
 
-        assert document["spec"]["operation_class"] == "read"
+        assert document["spec"]["operation_class"] == "write"
         assert (await runtime.inside.decide_approval(name, "approve", by="ann")).phase == "succeeded"
 
 
