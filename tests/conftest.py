@@ -28,6 +28,7 @@ from foliot.sandbox.process import ProcessSandbox
 from foliot.store.sqlite import file as sqlite_file
 from tests import new_stores
 from tests.new_stores import NewFiles
+from tests.time_limits import TimeLimits
 
 # How long something takes says nothing about whether it is right: machines are busy. `make test` plays the same
 # examples every time; `make chaos` looks for new ones, and what ever failed is kept in its test by `@example`.
@@ -45,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts what runs in its background with Ctrl-C ignored, and programs that tests start would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(TimeLimits())
     handed_down: dict[str, Any] | None = getattr(config, "workerinput", None)
     if handed_down is None:
         config.stash[SESSION] = ServiceSession.begin(within=keep_files_in_memory())

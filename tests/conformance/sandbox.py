@@ -45,6 +45,13 @@ def marked(mark: str, *, own: bool = False) -> list[int]:
     return found
 
 
+async def until_marked(mark: str, *, most: int = 1) -> None:
+    """Returns when so many processes with `mark` are there: a new one has its command line a moment after its start."""
+    async with asyncio.timeout(120):
+        while len(marked(mark)) < most:
+            await asyncio.sleep(0.02)
+
+
 class SandboxConformance:
     @pytest.fixture
     def workspace(self, tmp_path: Path) -> Path:

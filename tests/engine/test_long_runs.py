@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -30,6 +28,7 @@ from foliot.runtime import inside as inside_room
 from foliot.store.journal.base import Entry
 from foliot.tools.builtin import journal as journal_room
 from foliot.work.views.story import live_run
+from tests.work_count import count_work
 
 STEPS = 60
 SPEC = RunSpec(
@@ -62,35 +61,30 @@ def facts(steps: int) -> list[tuple[float, e.Event]]:
     return found
 
 
-def lines(work: Callable[[], Any]) -> int:
-    """Counts the lines that some work goes through, those of a loop each time.
-
-    Not instructions: of those CPython 3.11 does not come back from a signal, or from a thread that waits for its turn.
-    """
-    count = 0
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
+WORK: dict[str, Callable[[list[tuple[float, e.Event]]], Any]] = {
+    "trace": lambda story: trace_of("r1", story),
+    "explanation": lambda story: explain(trace_of("r1", story), RunLiveness("running"), SPEC, 9.0e9),
+    "state": lambda story: fold(SPEC, "r1", story),
+    "replay": lambda story: replay_whole(story),
+    "live view": lambda story: live_run(trace_of("r1", story), story),
+}
 
 
-def assert_linear(work: Callable[[list[tuple[float, e.Event]]], Any]) -> None:
-    short, long = facts(STEPS), facts(2 * STEPS)
-    once, twice = lines(lambda: work(short)), lines(lambda: work(long))
+def replay_whole(story: list[tuple[float, e.Event]]) -> None:
+    entries = [Entry(seq, at, type_of(each), encode(each), b"") for seq, (at, each) in enumerate(story, 1)]
+    found = replay(SPEC, "r1", entries)
+    assert (found.difference, found.events) == (None, len(story))
+
+
+def prepare_story(what: str, steps: int) -> Callable[[], Any]:
+    story = facts(steps)
+    return lambda: WORK[what](story)
+
+
+@pytest.mark.parametrize("what", WORK)
+def test_what_is_made_from_a_journal_takes_the_same_work_for_each_fact(what: str) -> None:
+    once, twice = count_work("line", prepare_story, (what, STEPS), (what, 2 * STEPS))
     assert 10 * STEPS < once < twice < 2.2 * once
-
-
-def test_a_trace_takes_the_same_work_for_each_step():
-    assert_linear(lambda told: trace_of("r1", told))
 
 
 def test_the_ids_of_calls_are_gathered_once_for_a_trace(monkeypatch):
@@ -107,39 +101,24 @@ def test_the_ids_of_calls_are_gathered_once_for_a_trace(monkeypatch):
     assert len(made) == 1
 
 
-def test_an_explanation_takes_the_same_work_for_each_step():
-    assert_linear(lambda told: explain(trace_of("r1", told), RunLiveness("running"), SPEC, 9.0e9))
+def explain_calls(calls: int) -> Any:
+    ids = tuple(f"c{number}" for number in range(calls))
+    asked = Message("assistant", tuple(ToolCall(each, "look", "{}") for each in ids))
+    told: list[tuple[float, e.Event]] = [
+        (1.0, e.ModelResponded(1, ModelResponse(asked))),
+        (1.0, e.RunWaiting("approval", "person", ids)),
+    ]
+    return explain(trace_of("r1", told), RunLiveness("waiting"), SPEC, 9.0)
+
+
+def prepare_calls(calls: int) -> Callable[[], Any]:
+    return lambda: explain_calls(calls)
 
 
 def test_what_waits_in_one_step_is_found_in_one_look():
-    def why(calls: int) -> Any:
-        ids = tuple(f"c{number}" for number in range(calls))
-        asked = Message("assistant", tuple(ToolCall(each, "look", "{}") for each in ids))
-        told: list[tuple[float, e.Event]] = [
-            (1.0, e.ModelResponded(1, ModelResponse(asked))),
-            (1.0, e.RunWaiting("approval", "person", ids)),
-        ]
-        return explain(trace_of("r1", told), RunLiveness("waiting"), SPEC, 9.0)
-
-    assert "since 8.0s ago" in why(2).headline
-    assert lines(lambda: why(2 * STEPS)) < 2.2 * lines(lambda: why(STEPS))
-
-
-def test_a_state_takes_the_same_work_for_each_fact():
-    assert_linear(lambda told: fold(SPEC, "r1", told))
-
-
-def test_a_replay_takes_the_same_work_for_each_fact():
-    def played(told: list[tuple[float, e.Event]]) -> None:
-        entries = [Entry(seq, at, type_of(each), encode(each), b"") for seq, (at, each) in enumerate(told, 1)]
-        found = replay(SPEC, "r1", entries)
-        assert (found.difference, found.events) == (None, len(told))
-
-    assert_linear(played)
-
-
-def test_the_live_view_of_a_run_takes_the_same_work_for_each_fact():
-    assert_linear(lambda told: live_run(trace_of("r1", told), told))
+    assert "since 8.0s ago" in explain_calls(2).headline
+    once, twice = count_work("line", prepare_calls, (STEPS,), (2 * STEPS,))
+    assert STEPS < once < twice < 2.2 * once
 
 
 @pytest.mark.parametrize(("steps", "beside"), [(2, False), (100, True)])
@@ -199,15 +178,18 @@ def _asked(steps: int, note: str = "") -> list[ModelRequest]:
     return found
 
 
+def prepare_question(note: str, steps: int) -> Callable[[], Any]:
+    """The last question of a run, all others of which were estimated."""
+    *before, question = _asked(steps, note)
+    for each in before:
+        estimate_request(each)
+    return lambda: estimate_request(question)
+
+
 @pytest.mark.parametrize("note", ["", "steps left:"], ids=["as it is", "with a note for each question"])
 def test_the_tokens_of_a_question_are_estimated_from_what_is_new_in_it(note: str) -> None:
-    def last(steps: int) -> int:
-        *before, question = _asked(steps, note)
-        for each in before:
-            estimate_request(each)
-        return lines(lambda: estimate_request(question))
-
-    assert last(400) < 1.5 * last(100)
+    short, long = count_work("line", prepare_question, (note, 100), (note, 400))
+    assert 0 < long < 1.5 * short
 
 
 @given(st.lists(st.sampled_from(["add", "cut", "change", "other model", "another run"]), max_size=30))

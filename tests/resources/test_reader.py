@@ -194,7 +194,7 @@ def test_a_missing_file_is_told_with_the_name_that_was_probably_meant(here: Path
     assert told(read_manifests(["agent.yaml", "far/away.yaml", "nul\0"])) == [
         "agent.yaml: error: there is no such file or directory (did you mean agents.yaml?)",
         "far/away.yaml: error: there is no such file or directory",
-        "nul\0: error: cannot be read: embedded null byte",
+        "nul\0: error: no file can have this name",
     ]
 
 

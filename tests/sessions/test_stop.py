@@ -17,7 +17,7 @@ from foliot.errors import NotFound, Unavailable
 from foliot.kernel.identity import Identity
 from foliot.runtime import turns
 from foliot.settings.settings import load_settings
-from tests.conformance.sandbox import marked
+from tests.conformance.sandbox import marked, until_marked
 from tests.sessions.kit import place, quiet
 
 ANN = Identity("ann")
@@ -53,9 +53,7 @@ async def stopped(runtime: Runtime, agent: Agent, sign: str, *, most: int = 1) -
     session = await sessions.create(place(), identity=ANN)
     said = await sessions.say(session.id, "Go", identity=ANN)
     assert said.problem == ""
-    async with asyncio.timeout(120):
-        while len(marked(sign)) < most:
-            await asyncio.sleep(0.02)
+    await until_marked(sign, most=most)
     assert await sessions.stop(session.id, identity=ANN)
     assert marked(sign) == []
     done = await quiet(runtime, session.id)
@@ -151,9 +149,8 @@ asyncio.run(main())
         await sessions.create(place(), identity=ANN, id="talk")
         other = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
         try:
+            await until_marked(sign)
             async with asyncio.timeout(120):
-                while not marked(sign):
-                    await asyncio.sleep(0.02)
                 assert await sessions.stop("talk", identity=ANN)
             assert marked(sign) == []
         finally:

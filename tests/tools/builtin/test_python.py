@@ -14,7 +14,7 @@ from foliot.tools.builtin.output import CommandFailed, CommandTimedOut
 from foliot.tools.builtin.python import Interpreters, PythonTool
 from foliot.tools.fences import Ceiling, Fences
 from foliot.tools.workspaces import SharedWorkspace
-from tests.conformance.sandbox import marked
+from tests.conformance.sandbox import marked, until_marked
 from tests.tools.builtin.kit import invocation
 
 RESTARTED = "[The interpreter was restarted"
@@ -214,7 +214,7 @@ async def test_one_that_is_idle_is_ended(tmp_path) -> None:
 async def test_a_run_that_has_ended_leaves_nothing(python) -> None:
     mark = f"3600.{time.time_ns() % 10**9:09d}"
     await python.run(f"import subprocess\np = subprocess.Popen(['sleep', '{mark}'], start_new_session=True)")
-    assert marked(mark)
+    await until_marked(mark)
     await python.interpreters.end("run-1")
     assert marked(mark) == []
     assert python.interpreters.size == 0

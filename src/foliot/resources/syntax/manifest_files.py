@@ -166,6 +166,8 @@ def _cannot_read(name: str, error: OSError | ValueError) -> Finding:
         if os.path.islink(name):
             return _finding(name, "this link points to nothing")
         return _finding(name, NO_SUCH_FILE, _near(name))
+    if isinstance(error, ValueError):
+        return _finding(name, "no file can have this name")  # it has a null character
     return _finding(name, f"cannot be read: {_reason(error)}")
 
 
