@@ -556,6 +556,61 @@ async def test_a_child_that_outlived_its_parent_ends_when_somebody_takes_it_up(
         assert (ended.phase, ended.reason) == ("cancelled", "the run that started it has ended")
 
 
+@pytest.mark.parametrize("below", ["called", "deep", "spawned"])
+async def test_nothing_begins_below_a_run_from_the_moment_that_it_is_cancelled(runtime: Runtime, below: str) -> None:
+    """The tool of the child returns in the same moment. `spawned`: the cancelled run takes a while to end."""
+    looking, seen, stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    paid: list[str] = []
+
+    @tool(effect="read")
+    async def look() -> str:
+        """Look."""
+        looking.set()
+        await seen.wait()
+        return "all is well"
+
+    @tool(effect="once")
+    async def pay() -> str:
+        """Pay."""
+        paid.append("5")
+        return "paid"
+
+    @tool(effect="once")
+    async def linger() -> str:
+        """Take a while to end."""
+        try:
+            await stop.wait()
+        except asyncio.CancelledError:
+            await stop.wait()
+        return "late"
+
+    turns = [{"call": "look"}, {"call": "pay"}, {"say": "done"}]
+    payer = Agent("payer", model=ScriptedModel(turns), tools=[look, pay])
+    match below:
+        case "called":
+            agent = boss([{"call": {"agent:payer": {"input": "Pay."}}}, {"say": "ok"}], payer)
+        case "deep":
+            middle = helper([{"call": {"agent:payer": {"input": "Pay."}}}, {"say": "ok"}], tools=[payer])
+            agent = boss([{"call": {"agent:helper": {"input": "Pay."}}}, {"say": "ok"}], middle)
+        case _:
+            spawned = {"call": {"spawn_agent": {"agent": "payer", "prompt": "Pay."}}}
+            agent = boss([spawned, {"call": "linger"}, {"say": "ok"}], payer, linger, *GENERIC)
+    running = asyncio.create_task(runtime.run(agent, "Go.", run_id="r-1", check=False))
+    async with asyncio.timeout(60):
+        await looking.wait()
+
+        cancelling = asyncio.create_task(runtime.inside.cancel("r-1"))
+        seen.set()
+
+        await cancelling
+        stop.set()
+        assert (await running).phase == "cancelled"
+    assert paid == []
+    (payer_run,) = [info.id for info in await runtime.inside.runs.journal.list() if info.agent == "payer"]
+    facts = [type(event).__name__ for _, event in await runtime.inside.runs.facts(payer_run)]
+    assert (facts.count("StepStarted"), facts.count("ToolStarted"), facts[-1]) == (1, 1, "RunCancelled")
+
+
 async def test_a_run_that_is_let_go_while_it_is_taken_up_is_held_by_nobody(tmp_path: Path) -> None:
     held = asyncio.Event()
 

@@ -129,11 +129,13 @@ class Desk:
         asyncio.run(claim())
 
     def events(self, run_id: str) -> list[str]:
+        return self.query("SELECT type FROM event WHERE run = (SELECT key FROM run WHERE id = ?) ORDER BY seq", run_id)
+
+    def query(self, query: str, *values: str) -> list[str]:
         import apsw
 
         database = apsw.Connection(str(self.folder / "home" / "foliot.db"))
-        query = "SELECT type FROM event WHERE run = (SELECT key FROM run WHERE id = ?) ORDER BY seq"
-        found = [str(row[0]) for row in database.execute(query, (run_id,))]
+        found = [str(row[0]) for row in database.execute(query, values)]
         database.close()
         return found
 
@@ -149,6 +151,49 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) ->
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path)
+
+
+CHIEF = """\
+apiVersion: foliot.dev/v1
+kind: ModelEndpoint
+metadata: {name: chief-model}
+spec:
+  provider: scripted
+  default_model: scripted
+  script: [{call: {"agent:desk": {input: pay}}}, {say: "{last_result}"}]
+---
+apiVersion: foliot.dev/v1
+kind: Agent
+metadata: {name: chief}
+spec: {model_ref: chief-model, tools: ["agent:desk"]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "heard"),
+    [(("run", "chief", "pay"), "Cancelling"), (("task", "run", "chief", "pay", "--here"), "asked to stop")],
+)
+def test_the_first_ctrl_c_lets_nothing_begin_in_a_sub_agent(desk: Desk, words: tuple[str, ...], heard: str) -> None:
+    """The payment is what the sub-agent would do next, as soon as it is let."""
+    (desk.folder / "chief.yaml").write_text(CHIEF)
+    assert desk.foliot("apply", "-f", "desk.yaml", "-f", "chief.yaml")[0] == 0
+    desk.hold("look")
+    with desk.start(*words) as process:
+        wait_until(desk.held("look"), process)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        for line in process.stderr:
+            if heard in line:
+                break
+        desk.free("look")
+        _, err = process.communicate(timeout=PATIENCE)
+
+    assert process.returncode == 130, err
+    assert desk.ledger == []
+    (sub,) = desk.query("SELECT id FROM run WHERE agent = 'desk'")
+    happened = desk.events(sub)
+    assert happened[-1] == "run.cancelled"
+    assert (happened.count("step.started"), happened.count("tool.started")) == (1, 1)
 
 
 def killed_while(desk: Desk, tool: str, run_id: str = "r1") -> None:

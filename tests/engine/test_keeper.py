@@ -34,7 +34,7 @@ def keep(keeper: LeaseKeeper, driver: Any) -> Iterator[None]:
 class FakeDriver:
     def __init__(self, run_id: str, epoch: int = 1) -> None:
         self.lease = Lease(run_id, 1, epoch, "w1", 30.0)
-        self.why = ""
+        self.why = self.parent = ""
         self.is_over = False
         self.calls: list[asyncio.Task[None]] = []
         self.until = 30.0

@@ -483,6 +483,7 @@ class Tasking:
             transport,
             clock=clock,
             wake=self._end_here,
+            hear=runs.hear,
         )
         self.stories = Stories(self.tasks, runs, database, clock=clock)
         self._runs = runs

@@ -28,14 +28,14 @@ from foliot.engine.definition.run_options import RunOptions, without_tools
 from foliot.engine.definition.skills import prompt_of
 from foliot.engine.driver.doubts import family
 from foliot.engine.driver.driver import Driver
-from foliot.engine.driver.journal import signal
+from foliot.engine.driver.journal import ends_with_parent
 from foliot.engine.driver.runs import Runs, user_message
 from foliot.engine.hooks.declared import with_hooks
 from foliot.engine.runners.profile import RUNNER
 from foliot.errors import Conflict, FoliotError, NotFound, UsageError
 from foliot.kernel.arguments import parse_object
 from foliot.kernel.run.budget import Limits, Spent, narrow, remaining
-from foliot.kernel.run.events import CancelRequested, RunCreated, RunSucceeded
+from foliot.kernel.run.events import RunCreated, RunSucceeded
 from foliot.kernel.run.spec import RunSpec, digest
 from foliot.kernel.run.state import Call, State
 from foliot.kernel.traces import under_call
@@ -73,7 +73,6 @@ log = logging.getLogger(__name__)
 
 # How many children of one run may be under way beside it.
 MOST_BESIDE: Final = 10
-ENDS_WITH_PARENT: Final = CancelRequested("parent", "the run that started it has ended")
 
 
 class Child:
@@ -223,7 +222,7 @@ class Children:
     async def _end_children(self, parent: str) -> None:
         ending = [child for child in self._of.pop(parent, {}).values() if child.open]
         for child in ending:
-            stop = signal(child.run_id, ENDS_WITH_PARENT, self._clock())
+            stop = ends_with_parent(child.run_id, self._clock())
             with contextlib.suppress(FoliotError):  # it has ended by itself
                 await self._runs.journal.signal(stop)
                 if (driver := self._runs.local(child.run_id)) is not None:
@@ -347,7 +346,7 @@ class Delegator:
         parent = state.created.parent if state.created is not None else ""
         if not parent or not await self._children.has_ended(parent):
             return []
-        return [signal(state.run_id, ENDS_WITH_PARENT, self._clock())]
+        return [ends_with_parent(state.run_id, self._clock())]
 
     async def close(self) -> None:
         """Let go of the children that run beside their parents; see `Children.close`."""
@@ -687,7 +686,7 @@ class Delegator:
     async def _let_go(self, order: DelegationOrder, task: asyncio.Task[State]) -> None:
         """The call was stopped: the child ends with its parent's run, and waits for it when only the process ends."""
         if self._is_over(order):
-            stop = signal(order.run_id, CancelRequested("parent", "the run that asked for it has ended"), self._clock())
+            stop = ends_with_parent(order.run_id, self._clock())
             with contextlib.suppress(FoliotError):  # it was not there yet, or has ended by itself
                 await self._runs.journal.signal(stop)
                 if (driver := self._runs.local(order.run_id)) is not None:
@@ -699,11 +698,11 @@ class Delegator:
         now = self._clock()
         if order.deadline is not None and now >= order.deadline:
             return True
-        parent = self._parent(order)
-        if parent is None:
+        driver = self._runs.local(order.parent)
+        if driver is None:
             return False
-        late = parent.deadline is not None and now >= parent.deadline
-        return late or parent.ending is not None or parent.ended is not None
+        deadline = driver.state.deadline
+        return driver.is_ending or (deadline is not None and now >= deadline)
 
     async def _account(self, order: DelegationOrder) -> None:
         with contextlib.suppress(FoliotError):  # never started: nothing was spent

@@ -660,9 +660,17 @@ class Inside:
 
         What `in_transaction` writes, here and below, is stored together with what is asked, or not at all.
         """
-        info = await self.runs.journal.get(run_id)
         message = signal(run_id, CancelRequested(by, reason), self.clock())
-        await self.runs.journal.signal(message, in_transaction=in_transaction)
+        driver = self.runs.local(run_id)
+        heard = driver is not None and not driver.is_ending and in_transaction is None
+        if driver is not None and heard:
+            driver.deliver(message)  # first: nothing begins while it is stored
+        info = await self.runs.journal.get(run_id)
+        try:
+            await self.runs.journal.signal(message, in_transaction=in_transaction)
+        except Conflict:
+            if not heard:
+                raise
         return await self.background.woken(info, message, stay=True)
 
     async def settle_call(

@@ -82,7 +82,7 @@ def run_command(
     foliot run writer "…" > answer.txt     progress on stderr, the answer on stdout
 
     Manifests are applied first, as by `foliot apply`. Tools of type `function` are imported from the current
-    folder too, and from that of the manifests. Ctrl-C cancels the run; twice within a second leaves it, to be resumed.
+    folder too, and from that of the manifests. Ctrl-C cancels the run; a second one does not wait for its end.
     With --server the run is driven there, tools included, and goes on when you leave.
     A run that needs an approval or asks a question waits here (--wait), or the command ends with code 8 and the run
     is resumed after the decision: `foliot approvals --help`, `foliot answer --help`. On a terminal you can answer here.

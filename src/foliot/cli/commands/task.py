@@ -130,7 +130,7 @@ def task_run(
     foliot task run report "…" > result.txt           progress on stderr, the result on stdout
 
     The work is done by whatever workers there are (`foliot worker`); when none is alive that could, by this process.
-    Ctrl-C cancels the task; twice within a second leaves it as it is.
+    Ctrl-C cancels the task; a second one does not wait for its end.
 
     Exit code: 0 succeeded, 1 failed or dead-lettered, 8 waits for a person, 130 cancelled or Ctrl-C.
     """
@@ -193,7 +193,7 @@ def _detached(accepted: Accepted, *, as_json_: bool) -> int:
 @click.option("-q", "--quiet", is_flag=True, help="Only the result.")
 @wait_option()
 def task_wait(name: str | None, timeout: str | None, here: bool, as_json: bool, quiet: bool, wait: bool | None) -> int:
-    """Follow a task until it ends, and print its result. Ctrl-C cancels it; twice within a second leaves it.
+    """Follow a task until it ends, and print its result. Ctrl-C cancels it; a second one does not wait.
 
     Exit code: as `foliot task run`; 7 when the time is over.
     """

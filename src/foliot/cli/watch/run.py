@@ -122,8 +122,6 @@ WAITS: Final = 8
 FRAME: Final = 0.08
 # How often to look whether a run rests, when nothing tells of it.
 LOOK_EVERY: Final = 2.0
-# How long the first Ctrl-C waits for a second one before it cancels: what is cancelled cannot be resumed.
-SECOND_THOUGHT: Final = 1.0
 Begin: TypeAlias = Callable[[], Awaitable[RunInfo]] | None
 Client: TypeAlias = "LocalClient | ServedClient"
 
@@ -134,13 +132,13 @@ class Words(NamedTuple):
     They are all that differs between a run of this process, which stops with it, and one of a server, which does not.
     """
 
-    fate: str
     left: str
     where: str
 
 
-HERE: Final = Words("the run can be resumed", "Left as it is. `foliot resume` goes on with it.", "where it is driven")
-THERE: Final = Words("the run goes on there", "Left. The run goes on where the server is.", "where the server is")
+HERE: Final = Words("Left before it had ended: `foliot resume` brings it to its end.", "where it is driven")
+THERE: Final = Words("Left before it had ended: it is cancelled where the server is.", "where the server is")
+CANCELLING: Final = "Cancelling: nothing new begins. Ctrl-C again leaves without waiting for the end."
 
 
 def _words(client: Client) -> Words:
@@ -149,7 +147,7 @@ def _words(client: Client) -> Words:
 
 @dataclass(slots=True)
 class Watched:
-    """How it went. `result` is None when the person left the run as it was."""
+    """How it went. `result` is None when the person left before the end."""
 
     result: RunResult | None
     interrupted: bool = False
@@ -288,7 +286,10 @@ class Watch:
         self._children_ask = False
 
     async def to_the_end(self, begin: Begin) -> Watched:
-        """Shows the run until it has ended, rests, or the person leaves. Ctrl-C once cancels it, twice leaves it."""
+        """Shows the run until it has ended, rests, or the person leaves.
+
+        Ctrl-C cancels it; a second one does not wait for its end.
+        """
         started, watched = time.monotonic(), Watched(None)
         try:
             with aside(self._view):
@@ -389,8 +390,7 @@ class Watch:
         if times > 1 or not self.run_id:  # a run without an id has not begun
             task.cancel()
             return
-        self._view.note(f"Cancelling. Ctrl-C again within a second leaves instead: {_words(self._client).fate}.")
-        await asyncio.sleep(SECOND_THOUGHT)
+        self._view.note(CANCELLING)
         try:
             await self._client.runs.cancel(self.run_id, by=whoami(), reason="Ctrl-C")
         except NotFound:  # not stored yet

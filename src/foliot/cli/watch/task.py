@@ -1,8 +1,8 @@
 """Staying with a task until it ends: showing it, doing its work here when nobody else would, Ctrl-C, the exit code.
 
-As with `foliot run`, Ctrl-C once cancels the task, and twice leaves it as it is: what is queued stays queued, and
-whoever works next goes on with it. A worker in this process takes whatever is due, so it also helps other tasks; when
-this one has ended, it takes nothing more and lets what it began come to an end.
+As with `foliot run`, Ctrl-C cancels the task, and a second one does not wait for its end. A worker in this process
+takes whatever is due, so it also helps other tasks; when this one has ended, it takes nothing more and lets what it
+began come to an end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from foliot.cli.local import LocalClient
 from foliot.cli.runtimes import whoami
 from foliot.cli.show.task import JsonTaskView, PlainTaskView, QuietTaskView, TaskView
 from foliot.cli.terminal import emit, live_console, out, paint
-from foliot.cli.watch.run import FRAME, SECOND_THOUGHT, WAITS, Client, aside, on_ctrl_c
+from foliot.cli.watch.run import CANCELLING, FRAME, WAITS, Client, aside, on_ctrl_c
 from foliot.common.cancellation import stop_tasks
 from foliot.common.process import is_gone
 from foliot.common.text import one_line
@@ -51,7 +51,7 @@ MISSED: Final = 5.0
 
 @dataclass(slots=True)
 class Followed:
-    """How it went. `story` is None when the person left the task as it was."""
+    """How it went. `story` is None when the person left before the end."""
 
     story: TaskStory | None = None
     interrupted: bool = False
@@ -272,8 +272,7 @@ async def _interrupt(following: _Following, times: int) -> None:
     if times > 1:
         following.leaving.set()
         return
-    following.view.note("Cancelling. Ctrl-C again within a second leaves instead: the task stays as it is.")
-    await asyncio.sleep(SECOND_THOUGHT)
+    following.view.note(CANCELLING)
     try:
         await following.work.tasks.cancel(following.name, namespace=following.namespace, by=whoami(), reason="Ctrl-C")
     except FoliotError:  # it has ended this very moment
@@ -294,7 +293,7 @@ async def finish_task(work: Groups, view: TaskView, task: TaskInfo, followed: Fo
     story = followed.story
     where = "" if task.namespace == "default" else f" -n {task.namespace}"
     if story is None:
-        view.note(f"Left as it is. `foliot task wait {task.name}{where}` follows it on.")
+        view.note(f"Left before the task had ended. `foliot task wait {task.name}{where}` follows it on.")
         return INTERRUPTED
     match story.info.phase:
         case "succeeded":

@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from functools import cache, partial
 from itertools import count
 from typing import Any, TypeVar
@@ -40,13 +40,14 @@ from foliot.engine.driver.attachments import FetchesFiles, with_files
 from foliot.engine.driver.doubts import Doubts, both, doubts_of, noting
 from foliot.engine.driver.effects import ShownText, ask_model, call_tool, given_up, in_place_of, left_behind
 from foliot.engine.driver.intake import admit_calls, caller_of, check_output, mistaken_calls, rejected_output
-from foliot.engine.driver.journal import Conversation, Conversations, phase_of, summary_of
+from foliot.engine.driver.journal import Conversation, Conversations, ends_with_parent, phase_of, summary_of
 from foliot.engine.hooks.run_hooks import Due, RunHooks
 from foliot.engine.runners.profile import RUNNER
 from foliot.engine.workspaces.folders import UserFolders, WorkedOut
 from foliot.errors import FoliotError, NotFound, Unavailable
 from foliot.kernel.errors import IllegalEvent, NewerEvent, Unencodable, UnknownEvent
 from foliot.kernel.messages import ModelRequest, Usage
+from foliot.kernel.run import feedback
 from foliot.kernel.run.actions import (
     Action,
     AskModel,
@@ -65,6 +66,7 @@ from foliot.kernel.run.codec import decode, type_of
 from foliot.kernel.run.events import (
     ApprovalDecided,
     BudgetExceeded,
+    CancelRequested,
     CutReason,
     Event,
     FolderKept,
@@ -151,6 +153,7 @@ class Driver:
         "_alarm",
         "_answered",
         "_asking",
+        "_below",
         "_broken",
         "_caller",
         "_calling",
@@ -168,6 +171,7 @@ class Driver:
         "_fetch",
         "_folders",
         "_gate",
+        "_halted",
         "_hooking",
         "_hooks",
         "_inquiry",
@@ -221,6 +225,7 @@ class Driver:
         settlement: Settlement | None = None,
         fetch: FetchesFiles | None = None,
         conversations: Conversations | None = None,
+        below: Callable[[str], Iterable[Driver]] | None = None,
         stream: bool = False,
         claim: bool = True,
         left_by: UnknownReason = "process_died",
@@ -228,6 +233,7 @@ class Driver:
     ) -> None:
         """`claim`: this attempt is not in the journal yet. What an earlier one had under way is over.
 
+        `below` gives the drivers of the runs that a run has started, as far as they are driven here.
         `left_by` says how that one came to leave it. `lease_clock` is the one that leases are judged by, if it is not
         `clock`.
         """
@@ -251,6 +257,8 @@ class Driver:
         self._settlement = settlement
         self._fetch = fetch
         self._conversations = conversations or Conversations(journal)
+        self._below = below
+        self._halted = False  # it was told to end: nothing is begun any more
         self._stream = stream
         self._claim = claim
         self._left_by: UnknownReason = left_by
@@ -337,7 +345,7 @@ class Driver:
             return
         self._seen[signal.id] = None
         try:
-            self._post(decode(signal.data), signal.id)
+            event = decode(signal.data)
         except UnknownEvent as error:
             if isinstance(error, NewerEvent) and self.lease.queued:  # a newer worker may take up the run of a task
                 self._unreadable = error
@@ -347,6 +355,32 @@ class Driver:
             log.warning("run %s: a signal was dropped: %s", self.lease.run_id, error)
             self._taken += (signal.id,)
             self._wake()
+            return
+        self._post(event, signal.id)
+        if isinstance(event, CancelRequested):
+            self._halt()
+
+    def _halt(self) -> None:
+        """Have nothing begin any more, in this run and in all below it, from this moment on.
+
+        What is recorded of it comes later: to write that takes a while, and to reach a child through the store as well.
+        """
+        self._halted = True
+        for task in (self._asking, *self._calling.values()):
+            if task is not None:
+                self._cancel(task)
+        for driver in () if self._below is None else self._below(self.lease.run_id):
+            driver.deliver(ends_with_parent(driver.lease.run_id, self._clock()))
+
+    @property
+    def parent(self) -> str:
+        """The run that has started this one; blank for one that nobody delegated."""
+        return "" if self.state.created is None else self.state.created.parent
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the run has ended or is about to, so that nothing may begin in it or below it."""
+        return self._halted or self.state.ending is not None or self.state.ended is not None
 
     def on_release(self, release: Callable[[], Awaitable[None]]) -> None:
         self._releases += (release,)
@@ -360,9 +394,8 @@ class Driver:
         self._lost = self._lost or why or f"run {self.lease.run_id} is no longer held by {self.lease.worker}"
         this = asyncio.current_task()
         for task in self._effects():
-            # Not who asked whether it may act, and is about to hear that it may not. Nor one that was told before: a
-            # second time would interrupt what it does to come to an end.
-            if task is not this and task not in self._cancelled:
+            # Not who asked whether it may act, and is about to hear that it may not.
+            if task is not this:
                 self._cancel(task)
         self._wake()
 
@@ -442,6 +475,8 @@ class Driver:
                     self._appended()
                 else:
                     await self._write()
+                if self._halted and self._mail:
+                    continue  # it was told to end while that was written
             match action:  # in the order of how often they come
                 case Await():
                     if action.stop:
@@ -848,7 +883,7 @@ class Driver:
             if files is not None:
                 files.drop()
             used = account.usage
-            interrupted = self.state.ending is None and is_interrupted(self.state) and not self.is_over
+            interrupted = not self.is_ending and is_interrupted(self.state) and not self.is_over
             if asyncio.current_task() in self._deaf:
                 raise  # another question may be asked by now: what this one used is lost to the account
             self._cut(action.step, heard, "interrupted" if interrupted else "stopped")
@@ -994,7 +1029,7 @@ class Driver:
             # Each of these calls comes after one that is under way: that one's result is the next thing to happen.
             await self._write()
             return True
-        if not admitted or self.state.ending is not None:
+        if not admitted or self.state.ending is not None or self._halted:
             return False  # a refusal can end the run: then nothing is started any more
         for intent, call in admitted:
             started = intent.started()
@@ -1008,6 +1043,10 @@ class Driver:
             self._appended()
         else:
             await self._write()
+        if self._halted:  # it was told to end while that was written
+            for intent, _ in admitted:
+                self._post(feedback.not_run(intent.call_id, intent.name, "cancelled", started=False))
+            return False
         for intent, call in admitted:
             task = begin(self._watched(self._call, intent, call, action.deadline))
             if not task.done():
@@ -1119,8 +1158,10 @@ class Driver:
             log.warning("run %s: %d calls were told to stop and did not", self.lease.run_id, len(deaf))
 
     def _cancel(self, task: asyncio.Task[None]) -> None:
-        self._cancelled += (task,)
-        task.cancel()
+        """Tell an effect to stop, once: a second time would interrupt what it does to come to an end."""
+        if task not in self._cancelled:
+            self._cancelled += (task,)
+            task.cancel()
 
     # --- the mailbox ---------------------------------------------------------------------------------------------
 

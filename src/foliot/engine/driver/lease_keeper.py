@@ -21,6 +21,7 @@ from foliot.common.cancellation import stop_tasks
 from foliot.common.waits import Waits
 from foliot.engine.base import Clock
 from foliot.engine.driver.driver import Driver
+from foliot.engine.driver.journal import ends_with_parent
 from foliot.errors import FoliotError
 from foliot.store.journal.base import Journal, StoreSetBack
 
@@ -49,6 +50,7 @@ class LeaseKeeper:
         self._waits = Waits(lease_seconds)
         self._set_back = set_back
         self._drivers: dict[str, Driver] = {}  # of each run the newest claim: what is renewed, and hears signals
+        self._below: dict[str, set[str]] = {}  # of each run those that it has started and that are driven here
         self._orphans: dict[Claim, Driver] = {}  # claims that are lost, and have not come to their end
         self._passed_by: set[str] = set()  # runs that the last renewal could not get at
         self._ended = asyncio.Event()
@@ -59,9 +61,14 @@ class LeaseKeeper:
     def take(self, driver: Driver) -> None:
         """Renews the lease of the driver's run and delivers its signals, until `leave`.
 
-        Of two claims of one run the older one is lost, whichever came here first.
+        Of two claims of one run the older one is lost, whichever came here first. A run below one that is ending is
+        cancelled, before it begins anything.
         """
         run_id = driver.lease.run_id
+        if (parent := driver.parent) and (above := self._drivers.get(parent)) is not None:
+            self._below.setdefault(parent, set()).add(run_id)
+            if above.is_ending:
+                driver.deliver(ends_with_parent(run_id, self._clock()))
         other = self._drivers.get(run_id)
         if other is None or other.lease.epoch <= driver.lease.epoch:
             self._drivers[run_id] = driver
@@ -81,6 +88,10 @@ class LeaseKeeper:
         run_id = driver.lease.run_id
         if self._drivers.get(run_id) is driver:
             del self._drivers[run_id]
+            if (below := self._below.get(driver.parent)) is not None:
+                below.discard(run_id)
+                if not below:
+                    del self._below[driver.parent]
         if rest := driver.under_way():
             self._outlast(driver, rest)
         else:
@@ -127,6 +138,10 @@ class LeaseKeeper:
     def driver(self, run_id: str) -> Driver | None:
         return self._drivers.get(run_id)
 
+    def below(self, run_id: str) -> list[Driver]:
+        """The drivers of the runs that a run has started, as far as they are driven here."""
+        return [driver for each in self._below.get(run_id, ()) if (driver := self._drivers.get(each)) is not None]
+
     async def close(self) -> None:
         if self._task is not None:
             await stop_tasks(self._task)
@@ -142,7 +157,7 @@ class LeaseKeeper:
                 await self._try("renew leases", self._renew_all)
             elif self._passed_by:
                 await self._try("renew leases", self._renew_rest)
-            await self._try("look for signals", self._deliver_signals)
+            await self._try("look for signals", self.deliver_signals)
 
     async def _try(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -189,7 +204,8 @@ class LeaseKeeper:
         driver = self._drivers.get(run_id)
         return driver is not None and not driver.is_over
 
-    async def _deliver_signals(self) -> None:
+    async def deliver_signals(self) -> None:
+        """Have each run that is driven here hear what is stored for it."""
         kept = [run_id for run_id in self._drivers if self._is_kept(run_id)]
         for signal in await self._journal.signals(kept):
             driver = self._drivers.get(signal.run_id)

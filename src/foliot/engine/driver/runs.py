@@ -43,7 +43,7 @@ from foliot.engine.telemetry.context import callers_trace, log_run
 from foliot.engine.workspaces.assets import Asset, left_by, with_assets
 from foliot.engine.workspaces.folders import UserFolders, begun_by, key_of, with_data, without_data
 from foliot.engine.workspaces.trees import content_of
-from foliot.errors import FoliotError, NotFound, UsageError
+from foliot.errors import FoliotError, NotFound, Unavailable, UsageError
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Media, Message, Part, Text, ToolResult
 from foliot.kernel.run.codec import decode
@@ -516,6 +516,11 @@ class Runs:
         """The watcher that is notified of the runs this process drives."""
         return self._watcher
 
+    async def hear(self) -> None:
+        """Have the runs that this process drives hear what is stored for them now. Otherwise they hear it soon."""
+        with contextlib.suppress(Unavailable):
+            await self._keeper.deliver_signals()
+
     def local(self, run_id: str) -> Driver | None:
         """The driver of a run that this process is driving now: of its newest claim."""
         return self._keeper.driver(run_id)
@@ -571,6 +576,7 @@ class Runs:
             settlement=settlement,
             fetch=fetch,
             conversations=self.conversations,
+            below=self._keeper.below,
             watcher=self._watcher,
             clock=self._clock,
             lease_clock=self.lease_clock,

@@ -92,7 +92,10 @@ ENDING_SECONDS = 10.0
 
 
 class TaskService(TaskList):
-    """The `Tasks` of one database. `wake` ends runs that were told to stop and that nobody holds."""
+    """The `Tasks` of one database. `wake` ends runs that were asked to stop and that nobody holds.
+
+    `hear` has the runs that this process drives hear at once what was signalled to them.
+    """
 
     def __init__(
         self,
@@ -103,6 +106,7 @@ class TaskService(TaskList):
         *,
         clock: Clock,
         wake: Callable[[str], Awaitable[None]] | None = None,
+        hear: Callable[[], Awaitable[None]] | None = None,
         new_id: Callable[[float], str] = new_run_id,
     ) -> None:
         super().__init__(database)
@@ -112,6 +116,7 @@ class TaskService(TaskList):
         self._transport = transport
         self._clock = clock
         self._wake = wake
+        self._hear = hear
         self._new_id = new_id
         # Whether tasks that are accepted here are traced, unless who asks for one says so.
         self.traced = False
@@ -539,6 +544,8 @@ class TaskService(TaskList):
             tickets = await self._db.write(alone_with(in_transaction, body))
         except IllegalEvent as wrong:
             raise _cannot(done, await self.get(namespace, name)) from wrong
+        if self._hear is not None:
+            await self._hear()  # before anybody is told that it is done: nothing of a cancelled task begins here then
         await self._transport.publish(tickets)
         await self._end_idle_runs(namespace, name)
 
