@@ -55,7 +55,7 @@ async def test_a_call_finds_the_files_that_the_calls_before_it_left(store: str, 
     assert kept[0] is not None
     assert (kept[0].number, kept[0].files) == (1, 3)
     assert kept[1] is None  # it changed nothing
-    assert (tmp_path / "here/default" / result.run_id / "files/a").read_text() == "one\n"
+    assert list((tmp_path / "here/default").iterdir()) == [], "the run is over"
 
 
 async def test_two_runs_do_not_see_each_others_files(store: str) -> None:
@@ -90,7 +90,8 @@ async def test_another_machine_goes_on_with_the_files(
     monkeypatch.setenv("FOLIOT_WORKSPACES", str(tmp_path / "elsewhere"))
 
     assert await resumed(store) == "one\na\n"
-    assert not (tmp_path / "elsewhere/default/r-1/files/new").exists()
+    assert (tmp_path / "here/default/r-1/files/new").exists()
+    assert list((tmp_path / "elsewhere/default").iterdir()) == []
 
 
 async def test_what_a_killed_call_did_to_files_is_undone(store: str, tmp_path: Path) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from foliot.resources.validate import validate_document
 from foliot.sandbox.base import Enforcement, Mount, SandboxPolicy, SandboxPolicyRefused, check_policy, is_plain_path
 from foliot.sandbox.process import ProcessSandbox
+from foliot.tools.base import ToolDenied
+from foliot.tools.fences import FenceRequest, with_real_mounts
 
 ANYWHERE = Enforcement("process", True)
 
@@ -61,6 +68,71 @@ async def test_a_link_in_a_mount_does_not_lead_bubblewrap_to_the_host(tmp_path: 
         await session.close()
         await sandbox.close()
     assert victim.read_text() == "precious"
+
+
+CONNECTING = """
+import socket
+for kind, place in ((socket.SOCK_STREAM, "stream"), (socket.SOCK_DGRAM, "datagram"), (socket.SOCK_RAW, "datagram")):
+    for make in (lambda: socket.socket(socket.AF_UNIX, kind), lambda: socket.socketpair(socket.AF_UNIX, kind)[0]):
+        for address in (f"/data/{place}", f"/data/inner/{place}"):
+            try:
+                make().connect(address)
+                print("connected")
+            except OSError as error:
+                print(error.errno)
+"""
+
+
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    """A folder in which others listen, which everybody may connect to. Its path is short, as those of sockets are."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name, contextlib.ExitStack() as held:
+        folder = Path(name)
+        folder.chmod(0o755)
+        for place in (folder, folder / "inner"):
+            place.mkdir(exist_ok=True)
+            for kind, called in ((socket.SOCK_STREAM, "stream"), (socket.SOCK_DGRAM, "datagram")):
+                sock = held.enter_context(socket.socket(socket.AF_UNIX, kind))
+                sock.bind(str(place / called))
+                (place / called).chmod(0o777)
+                if kind == socket.SOCK_STREAM:
+                    sock.listen()
+        yield folder
+
+
+@pytest.mark.fence
+@pytest.mark.parametrize("writable", [False, True])
+async def test_sockets_in_a_folder_that_is_shown_are_not_connected_to_without_a_network(
+    sockets: Path, writable: bool
+) -> None:
+    sandbox = ProcessSandbox()
+    for mounts, connected in (
+        ((Mount(str(sockets), "/data", writable),), False),
+        ((Mount(str(sockets / "stream"), "/data/stream"),), True),
+    ):
+        session = await sandbox.open(SandboxPolicy(mounts=mounts))
+        tried = await session.exec(["/usr/bin/python3", "-c", CONNECTING])
+        assert tried.exit_code == 0, tried.stderr
+        assert (b"connected" in tried.stdout) is connected, tried.stdout
+        pair = await session.exec(["/usr/bin/python3", "-c", "import asyncio; print(asyncio.run(asyncio.sleep(0)))"])
+        assert pair.stdout == b"None\n", pair.stderr
+        await session.close()
+    await sandbox.close()
+
+
+def test_a_socket_is_shown_only_where_its_own_path_is_granted_and_beside_no_folder(sockets: Path) -> None:
+    def wanted(*sources: Path, within: Path) -> FenceRequest:
+        mounts = tuple(Mount(str(source), f"/m{number}") for number, source in enumerate(sources))
+        return FenceRequest(mounts=mounts, mounts_within=(str(within), str(sockets / "inner")))
+
+    with_real_mounts(wanted(sockets / "stream", within=sockets / "stream"))
+    for refused in (
+        wanted(sockets / "stream", within=sockets),
+        wanted(sockets / "stream", sockets / "inner", within=sockets / "stream"),
+    ):
+        with pytest.raises(ToolDenied, match="may not be connected to"):
+            with_real_mounts(refused)
+        with_real_mounts(replace(refused, mounts_within=None))  # the operator's own
 
 
 @pytest.mark.fence

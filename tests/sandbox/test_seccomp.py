@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import errno
+import json
 import struct
 
 import pytest
 
-from foliot.sandbox.seccomp import ABSENT, ALLOW, ARCHITECTURES, EXAMINED, KILL, NEWEST, filter_for
+from foliot.sandbox.seccomp import ABSENT, ALLOW, ARCHITECTURES, EXAMINED, KILL, NEWEST, PAIRED, filter_for
+from foliot.sandbox.seccomp_profile import profile
 
 MACHINES = sorted(ARCHITECTURES)
 ERRNO = 0x00050000
 
 
-def verdict(machine: str, number: int, *arguments: int, mark: int | None = None) -> int:
+def verdict(machine: str, number: int, *arguments: int, mark: int | None = None, connects: bool = True) -> int:
     """What the kernel would answer; 0 for allowed, KILL, or the number of an error."""
-    program = filter_for(machine)
+    program = filter_for(machine, connects=connects)
     assert program is not None
     architecture = ARCHITECTURES[machine].mark if mark is None else mark
     data = struct.pack("=IIQ6Q", number, architecture, 0, *(arguments + (0,) * 6)[:6])
@@ -93,6 +95,31 @@ def test_arguments_are_looked_at(machine: str) -> None:
     fifo, character, block, regular = 0o010644, 0o020644, 0o060644, 0o100644
     assert asked("mknodat", 3, 0, fifo) == asked("mknodat", 3, 0, regular) == 0
     assert asked("mknodat", 3, 0, character) == asked("mknodat", 3, 0, block) == errno.EPERM
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_without_unix_sockets_only_pairs_are_left_that_are_connected_to_each_other(machine: str) -> None:
+    def asked(name: str, *arguments: int) -> int:
+        return verdict(machine, number(machine, name), *arguments, connects=False)
+
+    flags = (0, 0o4000, 0o2000000, 0o2004000)
+    assert {asked("socket", 1, kind | flag, 0) for kind in range(16) for flag in flags} == {errno.EAFNOSUPPORT}
+    assert [asked("socket", family, 1, 0) for family in (2, 10)] == [0, 0]
+    assert asked("socketpair", 2, 1, 0) == errno.EAFNOSUPPORT
+    for kind in range(16):
+        expected = {0} if kind in (1, 5) else {errno.EACCES}
+        assert {asked("socketpair", 1, kind | flag, 0) for flag in flags} == expected, kind
+
+
+def test_containers_are_given_the_same_rule_about_sockets() -> None:
+    def allowed(connects: bool, name: str) -> list[list[int]]:
+        made = json.loads(profile("x86_64", connects=connects) or b"")
+        return [[each["value"] for each in rule["args"]] for rule in made["syscalls"] if rule["names"] == [name]]
+
+    assert [1] in allowed(True, "socket")
+    assert [1] not in allowed(False, "socket")
+    assert allowed(True, "socketpair") == [[1]]
+    assert allowed(False, "socketpair") == [[1, kind] for kind in PAIRED]
 
 
 def test_the_older_calls_of_x86_are_looked_at_too() -> None:

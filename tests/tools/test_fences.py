@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from foliot.kernel.run.events import WorkspaceSnapshot
-from foliot.sandbox.base import Limits, Mount, Sandbox, SandboxPolicy, WorkspaceAccess
+from foliot.sandbox.base import Limits, Mount, Sandbox, SandboxPolicy, SandboxSession, WorkspaceAccess
 from foliot.sandbox.egress.rules import EgressRecord, EgressRule
 from foliot.sandbox.process import ProcessSandbox
 from foliot.sandbox.session import undisturbed
@@ -211,6 +211,9 @@ class Kept:
 
     async def changed(self, owner: FenceOwner) -> None:
         self.saved.append(owner)
+
+    def watch(self, owner: FenceOwner, session: SandboxSession) -> None:
+        """Nothing is bounded here."""
 
     def resides(self, owner: FenceOwner, end: EndResident, *, firm: bool = False) -> Callable[[], None]:
         return no_resident

@@ -381,6 +381,7 @@ def _assembled(
     assembly.delegate = delegator = Delegator(runs, assembly, clock=clock, next_change=around.next_change)
     runs.taken_up = delegator.taken_up
     runs.processes = backends.live_processes
+    runs.workspaces = workspaces
     sessions = None
     if database is not None:
         sessions = SessionService(database, journal, around.turns, clock=clock)

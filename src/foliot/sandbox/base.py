@@ -15,6 +15,8 @@ does, when the session is killed or closed, and when the process that owns the s
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias
 
@@ -27,9 +29,12 @@ BROKER_SOCKET: Final = "/run/foliot/broker.sock"
 # The program that sets up the last wall and becomes the one that was asked for.
 LAUNCHER: Final = "/.foliot-start"
 
+# Said of a program that was ended by "workspace".
+WORKSPACE_FULL: Final = "it wrote more than the workspace may hold (spec.workspace of the agent): that was undone"
+
 WorkspaceAccess: TypeAlias = Literal["none", "read_only", "read_write"]
 Network: TypeAlias = Literal["none", "broker"]
-EndedBy: TypeAlias = Literal["", "timeout", "cancelled", "memory", "killed"]
+EndedBy: TypeAlias = Literal["", "timeout", "cancelled", "memory", "workspace", "killed"]
 Stream: TypeAlias = Literal["stdout", "stderr"]
 OnOutput: TypeAlias = Callable[[Stream, bytes], None]
 
@@ -40,13 +45,15 @@ MIB: Final = 1024 * KIB
 class Mount(Struct, frozen=True):
     """A file or folder of the host, `source`, that is seen inside at `target`. Both are absolute paths.
 
-    `exact`: the source was looked at and goes through no link; if it does when it is opened, it is refused.
+    `exact`: the source was looked at and goes through no link; if it does when it is opened, it is refused. `part`: it
+    is something that Foliot itself needs inside, with no sockets of others in it.
     """
 
     source: str
     target: str
     writable: bool = False
     exact: bool = False
+    part: bool = False
 
 
 class Limits(Struct, frozen=True):
@@ -115,6 +122,15 @@ class SandboxPolicy(Struct, frozen=True):
     @property
     def shows_workspace(self) -> bool:
         return self.workspace is not None and self.workspace_access != "none"
+
+    def connects(self) -> bool:
+        """Whether programs have Unix sockets. Looks at the sources of mounts.
+
+        Without a network they have none beside a folder that is shown: who listens at a socket in it may be anybody. A
+        mount of a socket itself says that it is meant.
+        """
+        shown = [mount.source for mount in self.mounts if not mount.part]
+        return self.network != "none" or not shown or any(map(is_socket, shown))
 
 
 class Enforced(Struct, frozen=True):
@@ -256,8 +272,12 @@ class SandboxSession(Protocol):
         """End all its connections to the network. Its programs go on, and may make others."""
         ...
 
-    async def kill(self) -> None:
-        """End everything in it now. It takes no more programs."""
+    def unlinked(self, device: int) -> int:
+        """How many bytes of a file system are held by its programs in files that have no name any more. Blocks."""
+        ...
+
+    async def kill(self, by: EndedBy = "killed") -> None:
+        """End everything in it now, for this reason. It takes no more programs."""
         ...
 
     async def close(self) -> None:
@@ -374,6 +394,14 @@ def check_policy(policy: SandboxPolicy, enforcement: Enforcement) -> None:
                 hint="`foliot doctor` shows what this machine enforces",
                 feature=feature,
             )
+
+
+def is_socket(path: str) -> bool:
+    """Whether there is a Unix socket at a path of the host."""
+    try:
+        return stat.S_ISSOCK(os.stat(path, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
 
 
 def is_plain_path(path: str) -> bool:

@@ -98,7 +98,7 @@ class ContainerSandbox:
         self._images: dict[str, tuple[str, ...]] = {}
         self._sessions: set[ContainerSession] = set()
         self._watchdog: subprocess.Popen[bytes] | None = None
-        self._filter: int | None = None
+        self._filters: dict[bool, int] = {}
         self.owner = identity()
 
     async def enforces(self) -> Enforcement:
@@ -153,9 +153,9 @@ class ContainerSandbox:
     async def close(self) -> None:
         for session in list(self._sessions):
             await session.close()
-        if self._filter is not None:
-            os.close(self._filter)
-            self._filter = None
+        for kept in self._filters.values():
+            os.close(kept)
+        self._filters.clear()
         watchdog, self._watchdog = self._watchdog, None
         if watchdog is not None:
             assert watchdog.stdin is not None
@@ -201,24 +201,24 @@ class ContainerSandbox:
     def _opened(self, policy: SandboxPolicy, volumes: Sequence[str]) -> ContainerSession:
         assert self._info is not None
         try:
-            profile = self._profile()
+            profile = self._profile(policy.connects())
         except OSError as error:
             raise SandboxError(f"a container cannot be opened: {error.strerror}") from None
         session = ContainerSession(self, policy, container_cli.walls(self.cli, self._info, policy, profile, volumes))
         self._sessions.add(session)
         return session
 
-    def _profile(self) -> str:
+    def _profile(self, connects: bool) -> str:
         """The path of the filter of system calls, which is only in memory. The engine reads it with its program."""
-        if self._filter is None:
-            made = seccomp_profile.profile()
+        if connects not in self._filters:
+            made = seccomp_profile.profile(connects=connects)
             assert made is not None, "looked at before the first container"
             with Descriptors() as own:
                 kept = own.take(os.memfd_create("seccomp", os.MFD_CLOEXEC))
                 os.write(kept, made)
                 own.pop_all()
-            self._filter = kept
-        return f"/proc/{os.getpid()}/fd/{self._filter}"
+            self._filters[connects] = kept
+        return f"/proc/{os.getpid()}/fd/{self._filters[connects]}"
 
     def _is_orphan(self, container: container_cli.Container) -> bool:
         if is_gone(container.owner):

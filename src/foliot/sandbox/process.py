@@ -14,7 +14,7 @@ import re
 import resource
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -235,6 +235,7 @@ class ProcessSession(Session):
         self._sandbox = sandbox
         self._group = group
         self._walls = bubblewrap.arguments(policy)
+        self._connects = policy.connects()
         self._rules = landlock.rules_of(policy, landlock.version()) if landlock.version() else []
 
     async def close(self) -> None:
@@ -242,6 +243,15 @@ class ProcessSession(Session):
         await self.kill()
         group, self._group = self._group, None
         self._sandbox.forget(self, group)
+
+    def unlinked(self, device: int) -> int:
+        """How much its programs hold in files without a name: those that they have open or mapped."""
+        found: dict[int, int] = {}
+        for program in [*self._programs]:
+            assert isinstance(program, Program)
+            for pid in _descendants(program.inside):
+                _add_unlinked(pid, device, found)
+        return sum(found.values())
 
     # --- programs -----------------------------------------------------------------------------------------------------
 
@@ -274,9 +284,9 @@ class ProcessSession(Session):
                 shown.append(given.take(self._sandbox.fresh(path, text.encode())))
                 words += ["--file", str(shown[-1]), path]
             words += bubblewrap.shown(self._policy, opened)
-            program = filter_for()
+            program = filter_for(connects=self._connects)
             assert program is not None, "checked when the session was opened"
-            shown.append(given.take(self._sandbox.fresh("seccomp", program)))
+            shown.append(given.take(self._sandbox.fresh(f"seccomp-{self._connects}", program)))
             words += [*bubblewrap.SEALED, "--seccomp", str(shown[-1])]
             try:
                 made = Program(
@@ -335,6 +345,33 @@ class ProcessSession(Session):
             return _not_started(argv, os.strerror(program.refused))
         # bubblewrap says a code only once the program has begun.
         return _failed(stderr, argv) if program.ended.result().exit_code is None else None
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    """A process and all that came of it; those of a PID namespace all come of its first."""
+    left = [pid] if pid else []
+    while left:
+        yield (parent := left.pop())
+        with contextlib.suppress(OSError):
+            for task in os.listdir(f"/proc/{parent}/task"):
+                left += map(int, Path(f"/proc/{parent}/task/{task}/children").read_text().split())
+
+
+def _add_unlinked(pid: int, device: int, found: dict[int, int]) -> None:
+    """Add the files without a name on one file system that a process has open or mapped: bytes, by inode."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                status = os.stat(f"/proc/{pid}/fd/{name}")
+                if stat.S_ISREG(status.st_mode) and not status.st_nlink and status.st_dev == device:
+                    found[status.st_ino] = max(status.st_size, status.st_blocks * 512)
+    number = f"{os.major(device):02x}:{os.minor(device):02x}"
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
+            words = line.split(maxsplit=5)
+            if len(words) == 6 and words[5].endswith(" (deleted)") and words[3] == number:
+                begin, _, end = words[0].partition("-")
+                found.setdefault(int(words[4]), int(end, 16) - int(begin, 16))
 
 
 def _failed(stderr: bytes, argv: Sequence[str]) -> SandboxError:

@@ -164,6 +164,11 @@ class Program:
     def pid(self) -> int:
         return self._outside.pid
 
+    @property
+    def inside(self) -> int:
+        """The number of the first process inside; 0 while there is none that is watched."""
+        return 0 if self._inner_gone else self._inner_pid
+
     def kill(self, by: EndedBy) -> None:
         """End it with all that it started. `ended` is set when they are gone."""
         if self.ended.done() or self._killed_by:

@@ -47,6 +47,8 @@ _TIOCLINUX: Final = 0x541C
 UNIX, _INET, _INET6, NETLINK = 1, 2, 10, 16
 # The families of sockets that are part of a network namespace, or of none.
 FAMILIES: Final = (UNIX, _INET, _INET6)
+# The types of pairs that cannot be connected to anything else (SOCK_STREAM, SOCK_SEQPACKET), with each of their flags.
+PAIRED: Final = tuple(kind | flags for kind in (1, 5) for flags in (0, 0o4000, 0o2000000, 0o2004000))
 # What `personality` may be: the usual one, with fixed addresses, and asking for it.
 PERSONALITIES: Final = (0, 8, 0xFFFFFFFF)
 # Which argument is the mode of a file, where it is not the second.
@@ -132,17 +134,22 @@ class Instruction(NamedTuple):
 
 
 @cache
-def filter_for(machine: str | None = None) -> bytes | None:
-    """Assemble the filter for a machine as `platform.machine` names it; None for one that has no list here."""
+def filter_for(machine: str | None = None, *, connects: bool = True) -> bytes | None:
+    """Assemble the filter for a machine as `platform.machine` names it; None for one that has no list here.
+
+    Without `connects` programs have no Unix sockets but pairs that are connected already: a filter does not see which
+    socket a program would connect to.
+    """
     architecture = ARCHITECTURES.get(machine or platform.machine())
     if architecture is None:
         return None
     return b"".join(
-        struct.pack("=HBBI", each.code, each.taken, each.passed, each.value) for each in _program(architecture)
+        struct.pack("=HBBI", each.code, each.taken, each.passed, each.value)
+        for each in _program(architecture, connects)
     )
 
 
-def _program(architecture: Architecture) -> Sequence[Instruction]:
+def _program(architecture: Architecture, connects: bool) -> Sequence[Instruction]:
     numbers = architecture.numbers
     lines = [
         Instruction(_LOAD, _ARCHITECTURE),
@@ -159,12 +166,12 @@ def _program(architecture: Architecture) -> Sequence[Instruction]:
         lines += [Instruction(_JUMP_EQUAL, numbers[name], passed=1), _refuse(answer)]
     # Each block ends with a decision: it is reached only for its call.
     for name in sorted(numbers.keys() & EXAMINED):
-        block = _examined(name)
+        block = _examined(name, connects)
         lines += [Instruction(_JUMP_EQUAL, numbers[name], passed=len(block)), *block]
     return [*lines, Instruction(_RETURN, ALLOW)]
 
 
-def _examined(name: str) -> list[Instruction]:
+def _examined(name: str, connects: bool) -> list[Instruction]:
     if name == "clone":
         return _without_bits(0, NEW_NAMESPACES)
     if name == "ioctl":  # both put text into a terminal as if a person had typed it
@@ -181,9 +188,12 @@ def _examined(name: str) -> list[Instruction]:
             Instruction(_JUMP_EQUAL, 0, passed=1),
             Instruction(_RETURN, ALLOW),
             _refuse(errno.EPROTONOSUPPORT),
-            *_only(0, FAMILIES, errno.EAFNOSUPPORT),
+            *_only(0, FAMILIES if connects else FAMILIES[1:], errno.EAFNOSUPPORT),
         ]
     if name == "socketpair":
+        if not connects:
+            checked = _only(1, PAIRED, errno.EACCES)
+            return [_argument(0), Instruction(_JUMP_EQUAL, UNIX, taken=1), _refuse(errno.EAFNOSUPPORT), *checked]
         return _only(0, (UNIX,), errno.EAFNOSUPPORT)
     if name in ("open", "openat"):
         flags = 1 if name == "open" else 2

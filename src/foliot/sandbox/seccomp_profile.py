@@ -52,15 +52,18 @@ umask uname unlink unlinkat utime utimensat utimes vfork vmsplice wait4 waitid w
 
 
 @cache
-def profile(machine: str | None = None) -> bytes | None:
-    """The profile for a machine as `platform.machine` names it; None for one that has no list here."""
+def profile(machine: str | None = None, *, connects: bool = True) -> bytes | None:
+    """The profile for a machine as `platform.machine` names it; None for one that has no list here.
+
+    `connects` is as in `seccomp.filter_for`.
+    """
     mark = _MARKS.get(machine or platform.machine())
     if mark is None:
         return None
     calls = [
         {"names": sorted(_PLAIN.split()), "action": "SCMP_ACT_ALLOW"},
         {"names": sorted(_refused()), "action": "SCMP_ACT_ERRNO", "errnoRet": errno.EPERM},
-        *(rule for name in sorted(seccomp.EXAMINED) for rule in _examined(name)),
+        *(rule for name in sorted(seccomp.EXAMINED) for rule in _examined(name, connects)),
     ]
     made = {"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": errno.ENOSYS, "architectures": [mark]}
     return json.encode({**made, "syscalls": calls})
@@ -72,7 +75,7 @@ def _refused() -> set[str]:
     return known - seccomp.EXAMINED - seccomp.ABSENT
 
 
-def _examined(name: str) -> Iterator[dict[str, Any]]:
+def _examined(name: str, connects: bool) -> Iterator[dict[str, Any]]:
     if name == "clone":
         yield from _without(name, 0, seccomp.NEW_NAMESPACES)
     elif name == "ioctl":
@@ -84,10 +87,11 @@ def _examined(name: str) -> Iterator[dict[str, Any]]:
             yield _allowed(name, _is(0, value))
     elif name == "socket":
         yield _allowed(name, _is(0, seccomp.NETLINK), _is(2, 0))
-        for family in seccomp.FAMILIES:
+        for family in seccomp.FAMILIES if connects else seccomp.FAMILIES[1:]:
             yield _allowed(name, _is(0, family))
     elif name == "socketpair":
-        yield _allowed(name, _is(0, seccomp.UNIX))
+        for pair in ([_is(1, kind)] for kind in seccomp.PAIRED) if not connects else ([],):
+            yield _allowed(name, _is(0, seccomp.UNIX), *pair)
     elif name in ("open", "openat"):
         flags = 1 if name == "open" else 2
         yield _allowed(name, _bits(flags, seccomp.CREATES, 0))

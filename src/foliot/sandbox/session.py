@@ -150,12 +150,16 @@ class Session(ABC):
     async def disconnect(self) -> None:  # noqa: B027 - the same for all backends
         """Do nothing: who has a network has it by a broker; see `BrokeredSession`."""
 
-    async def kill(self) -> None:
+    def unlinked(self, device: int) -> int:
+        """How much its programs hold in files without a name, as far as this backend can tell."""
+        return 0
+
+    async def kill(self, by: EndedBy = "killed") -> None:
         """End everything in it now; it takes no more programs."""
         self._alive = False
         programs = list(self._programs)
         for program in programs:
-            program.kill("killed")
+            program.kill(by)
         if programs:
             await undisturbed(asyncio.wait([program.ended for program in programs]))
 

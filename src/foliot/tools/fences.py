@@ -35,6 +35,7 @@ from foliot.sandbox.base import (
     SandboxPolicy,
     SandboxSession,
     WorkspaceAccess,
+    is_socket,
 )
 from foliot.sandbox.egress.broker import Broker, Resolve
 from foliot.sandbox.egress.credentials import EgressSecret
@@ -198,7 +199,25 @@ def with_real_mounts(wanted: FenceRequest) -> FenceRequest:
                     "(FOLIOT_SANDBOX_MOUNTS)",
                     layer="sandbox",
                 )
+        _check_sockets(mounts, wanted.mounts_within)
     return replace(wanted, mounts=mounts)
+
+
+def _check_sockets(mounts: Sequence[Mount], entries: Iterable[str]) -> None:
+    """Raises `ToolDenied` for a socket that no entry of `sandbox_mounts` names itself, or that is beside a folder.
+
+    Programs that may connect to one socket may connect to all that they see.
+    """
+    sockets = [mount for mount in mounts if is_socket(mount.source)]
+    named = {os.path.realpath(each.removesuffix(":rw")) for each in entries}
+    for mount in sockets:
+        if mount.source not in named or any(os.path.isdir(each.source) for each in mounts):
+            raise ToolDenied(
+                f"the socket that would be at {mount.target} in its sandbox may not be connected to",
+                hint="the operator of this installation grants it by its own path in sandbox_mounts, and it is shown "
+                "beside no folder",
+                layer="sandbox",
+            )
 
 
 def limit_exceeded(
@@ -416,10 +435,18 @@ class Fences:
         await self._unfenced(owner, command)
 
     async def _opened(self, found: Narrowed, owner: FenceOwner, serving: Serving) -> SandboxSession:
+        folder, access = await self.workspace(found.request.workspace, owner)
+        session = await self._opened_on(folder, access, found, owner, serving)
+        if self.workspaces is not None and folder is not None and access == "read_write":
+            self.workspaces.watch(owner, session)
+        return session
+
+    async def _opened_on(
+        self, folder: Path | None, access: WorkspaceAccess, found: Narrowed, owner: FenceOwner, serving: Serving
+    ) -> SandboxSession:
         wanted = found.request
-        folder, access = await self.workspace(wanted.workspace, owner)
         policy = SandboxPolicy(
-            mounts=(*wanted.parts, *wanted.mounts),
+            mounts=(*(replace(each, part=True) for each in wanted.parts), *wanted.mounts),
             workspace=None if folder is None else str(folder),
             workspace_access=access,
             cwd=wanted.cwd,

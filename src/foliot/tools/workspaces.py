@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from msgspec import Struct
 
 from foliot.kernel.run.events import WorkspaceSnapshot
-from foliot.sandbox.base import WorkspaceAccess
+from foliot.sandbox.base import SandboxSession, WorkspaceAccess
 from foliot.tools.base import Caller, ToolDenied, ToolError
 from foliot.tools.network_notes import NetworkNotes
 
@@ -114,6 +114,14 @@ class WorkspaceFolders(Protocol):
         """
         ...
 
+    def watch(self, owner: FenceOwner, session: SandboxSession) -> None:
+        """Programs of this fence write to the folder of the run: look at what it takes of the disk while it is open.
+
+        Above what it may hold, the fences on it are ended (`EndedBy` is `workspace`), and what no call is there to be
+        told of is undone at once.
+        """
+        ...
+
     def resides(self, owner: FenceOwner, end: EndResident, *, firm: bool = False) -> Callable[[], None]:
         """A program of this run works on its folder from now on, also between calls. Call what is returned at its end.
 
@@ -149,6 +157,9 @@ class SharedWorkspace:
 
     async def take_over(self, owner: FenceOwner, before: WorkspaceSnapshot | None, after: WorkspaceSnapshot) -> None:
         """Do nothing: the other run worked on the same folder."""
+
+    def watch(self, owner: FenceOwner, session: SandboxSession) -> None:
+        """Do nothing: it has no bounds."""
 
     def resides(self, owner: FenceOwner, end: EndResident, *, firm: bool = False) -> Callable[[], None]:
         """Do nothing: what works there is never ended for the sake of the folder."""

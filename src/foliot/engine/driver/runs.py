@@ -43,6 +43,7 @@ from foliot.engine.telemetry.context import callers_trace, log_run
 from foliot.engine.workspaces.assets import Asset, left_by, with_assets
 from foliot.engine.workspaces.folders import UserFolders, begun_by, key_of, with_data, without_data
 from foliot.engine.workspaces.trees import content_of
+from foliot.engine.workspaces.workspaces import RunWorkspaces
 from foliot.errors import FoliotError, NotFound, Unavailable, UsageError
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Media, Message, Part, Text, ToolResult
@@ -142,6 +143,7 @@ class Runs:
         self.turn_files: Callable[[State], FetchesFiles] | None = None
         # What lives between the calls of runs, and ends with them; None as long as there is nothing.
         self.processes: Callable[[], RunProcesses | None] = lambda: None
+        self.workspaces: RunWorkspaces | None = None
         # Whether runs that begin here are traced, unless who begins one says so.
         self.traced = False
         self._last_spec: tuple[RunSpec | None, tuple[str, bytes]] = None, ("", b"")
@@ -432,6 +434,8 @@ class Runs:
             finally:
                 if (processes := self.processes()) is not None:
                     await processes.left(lease.run_id, row_epoch, claim=lease.epoch, worker=self.worker)
+                if self.workspaces is not None and state.ended is not None:
+                    self.workspaces.ended(state.spec.namespace, state.run_id)
         except StoreSetBack as error:
             await self._say_set_back(error)
             raise

@@ -84,6 +84,7 @@ from foliot.resources.command_template import filled_command, placeholders
 from foliot.sandbox.base import (
     MIB,
     WORKSPACE,
+    WORKSPACE_FULL,
     Finished,
     SandboxError,
     SandboxPathRefused,
@@ -688,6 +689,8 @@ class _Work:
 def _why(done: Finished) -> str:
     if done.ended_by == "memory":
         return "was ended because it used more memory than it may"
+    if done.ended_by == "workspace":
+        return f"was ended: {WORKSPACE_FULL}"
     return f"ended with the code {done.exit_code}"
 
 

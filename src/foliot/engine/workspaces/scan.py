@@ -42,6 +42,8 @@ DEEPEST: Final = 100
 FRESH: Final = 20_000_000
 # Content is handed over in batches of about this size.
 BATCH: Final = 16 * 1024 * 1024
+# So much may be set aside for a file of any size.
+AHEAD: Final = 1024 * 1024
 MOST_LEFT_OUT: Final = 100
 _NEVER: Final = 1 << 63
 # File systems that give a file a new time with the first write through a mapping.
@@ -86,6 +88,15 @@ class KnownFolder:
         self.folders: dict[str, tuple[TreeEntry, KnownFolder]] = {}
         self.entries: list[TreeEntry] = []
         self.digest = ""
+
+
+def room_of(status: os.stat_result) -> int:
+    """How much a file takes of what a workspace may hold: its size, or what is set aside for it where that is far more.
+
+    A file system gives each file whole blocks, and a growing one some more; `fallocate` gives as many as are asked for.
+    """
+    blocks = status.st_blocks * 512
+    return blocks if blocks > 2 * status.st_size + AHEAD else status.st_size
 
 
 def counted(folder: KnownFolder) -> tuple[int, int]:
@@ -148,6 +159,7 @@ class _Look:
         self._batch_size = 0
         self.count = 0
         self.size = 0
+        self._aside = 0
         self.left_out: list[str] = []
 
     def folder(self, fd: int, known: KnownFolder | None, depth: int, path: str) -> KnownFolder:
@@ -175,7 +187,7 @@ class _Look:
                     was = old_files.get(name)
                     if was is not None and was.signature == signature and status.st_nlink == 1 and changed < doubted:
                         self.size += status.st_size
-                        self._check_size()
+                        self._set_aside(status)
                         if changed >= fresh:
                             was = KnownFile(None, was.entry)
                         files[name] = was
@@ -250,7 +262,7 @@ class _Look:
             return None
         status, size, content, stored = read
         self.size += size
-        self._check_size()
+        self._set_aside(status)
         entry = TreeEntry(to_stored(name), "file", stat.S_IMODE(status.st_mode) & 0o777, size, content)
         if was is None or was.entry.content != content:
             for each in stored:
@@ -305,8 +317,12 @@ class _Look:
                 os.close(root)
         return self._names.get(status.st_ino, 0) < status.st_nlink
 
+    def _set_aside(self, status: os.stat_result) -> None:
+        self._aside += room_of(status) - status.st_size
+        self._check_size()
+
     def _check_size(self) -> None:
-        if self.size > self._bounds.size:
+        if self.size + self._aside > self._bounds.size:
             raise OverBounds(f"its files have more than {self._bounds.size:,} bytes", "size")
 
     def _leave_out(self, path: str, why: str) -> None:

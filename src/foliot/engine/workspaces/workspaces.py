@@ -42,11 +42,12 @@ from foliot.engine.workspaces.folders import UserFolders, key_of
 from foliot.engine.workspaces.restore import FetchMany, merge, remove, restore
 from foliot.engine.workspaces.scan import FOLDER, Bounds, KnownFolder, OverBounds, Seen, Store, counted, look, opened
 from foliot.engine.workspaces.trees import EMPTY, WorkspaceTree, newest
-from foliot.errors import FoliotError, InvalidInput
+from foliot.engine.workspaces.watch import LOOK_EVERY, FolderRoom
+from foliot.errors import FoliotError, InvalidInput, NotFound
 from foliot.kernel.run.events import FolderFiles, WorkspaceSnapshot
 from foliot.kernel.run.spec import decode_spec
-from foliot.sandbox.base import WorkspaceAccess
-from foliot.store.journal.base import Journal
+from foliot.sandbox.base import SandboxSession, WorkspaceAccess
+from foliot.store.journal.base import TERMINAL, Journal
 from foliot.tools.workspaces import (
     WORKSPACE_RULES,
     CallFiles,
@@ -69,6 +70,9 @@ MOST_FILES: Final = 100_000
 REMEMBERED: Final = 64
 # How long a call that was told to stop may take to do so, before its folder is left to it.
 STOPS_WITHIN: Final = 10.0
+# How long a folder was not taken when the store is asked whether its run is over, and how many at once.
+LEFT_FOR: Final = 60.0
+MOST_SWEPT: Final = 1000
 # How many contents are fetched at once.
 AT_ONCE: Final = 32
 FILES: Final = "files"
@@ -102,6 +106,15 @@ class _Resident(NamedTuple):
     end: EndResident
     firm: bool
     began: int
+    over: asyncio.Future[None]
+
+
+class _Watch:
+    """The fences in which programs may write to one folder, and the room that it takes of the disk."""
+
+    def __init__(self, room: FolderRoom) -> None:
+        self.room = room
+        self.sessions: list[SandboxSession] = []
 
 
 class _RunFolder:
@@ -129,6 +142,7 @@ class _RunFolder:
         self.stamp = 0  # when the lock was last taken here: who else takes it leaves another time
         self.bounds = Bounds(QUOTA, MOST_FILES)
         self.lock: int | None = None
+        self.watch: _Watch | None = None
 
     @property
     def files(self) -> Path:
@@ -136,7 +150,7 @@ class _RunFolder:
 
     @property
     def is_idle(self) -> bool:
-        return not (self.uses or self.residents or self.coming or self.turn.locked())
+        return not (self.uses or self.residents or self.coming or self.watch or self.turn.locked())
 
     @property
     def is_firm(self) -> bool:
@@ -173,6 +187,9 @@ class RunWorkspaces:
         self._folders = folders
         self._known: OrderedDict[str, _RunFolder] = OrderedDict()
         self._under_way: set[asyncio.Future[Any]] = set()
+        # One folder is walked at a time, so that watching never takes more than a part of one processor.
+        self._walking = asyncio.Lock()
+        self._watching: set[asyncio.Task[None]] = set()
 
     async def access(self, owner: FenceOwner) -> WorkspaceAccess:
         """The most that calls of this run may do with its folder; see `WorkspaceFolders`."""
@@ -251,25 +268,72 @@ class RunWorkspaces:
         if held is None or use is None:
             return no_resident
         mark = object()
-        held.residents[mark] = _Resident(end, firm, use.began)
+        over = asyncio.get_running_loop().create_future()
+        held.residents[mark] = _Resident(end, firm, use.began, over)
         if not owner.call_id:
             del held.uses[_lease(owner)]
 
         def gone() -> None:
+            if not over.done():
+                over.set_result(None)
             if held.residents.pop(mark, None) is not None:
                 _rest_soon(held)
 
         return gone
 
+    def watch(self, owner: FenceOwner, session: SandboxSession) -> None:
+        """End a fence when the folder takes more than it may, and undo what is too much; see `WorkspaceFolders`."""
+        held = self._known.get(_key(owner)) if owner.run_id else None
+        if held is None:
+            return
+        watch = held.watch
+        if watch is None or watch.room.inode != held.inode:
+            try:
+                watch = held.watch = _Watch(FolderRoom(held.files))
+            except OSError:
+                return  # the folder was left to others meanwhile, and the call fails for that
+            task = asyncio.get_running_loop().create_task(self._watch(held, watch, owner.run_id))
+            self._watching.add(task)
+            task.add_done_callback(self._watching.discard)
+            task.add_done_callback(self._ended)
+        watch.sessions.append(session)
+
+    def ended(self, namespace: str, run_id: str) -> None:
+        """A run is over: end what still works on its folder, and remove that. Whatever goes on has the journal."""
+        held = self._known.pop(f"{namespace}/{run_id}", None)
+        if held is not None:
+            task = asyncio.get_running_loop().create_task(self._remove(held))
+            self._under_way.add(task)
+            task.add_done_callback(self._ended)
+
+    async def _remove(self, held: _RunFolder) -> None:
+        async with held.turn:
+            await self._end_residents(held)
+            if not held.uses:  # a call that was told to stop, and has not: what is idle is swept
+                await on_thread(_sweep_away, held)
+
     async def sweep(self, *, idle_for: float) -> int:
-        """Remove the folders on this machine that no call has worked on for so many seconds. How many that were.
+        """Remove the folders on this machine that no call has worked on for so many seconds, and those of runs that are
+        over. How many that were.
 
         A run that goes on later has its files restored from the journal.
         """
-        return await on_thread(_sweep, self._root, time.time() - idle_for) if self._exists() else 0
+        if not self._exists():
+            return 0
+        removed = await on_thread(_sweep, self._root, time.time() - idle_for)
+        for namespace, run_id in await on_thread(_left_behind, self._root):
+            with contextlib.suppress(NotFound):
+                if f"{namespace}/{run_id}" in self._known or ((await self._journal.get(run_id)).phase not in TERMINAL):
+                    continue
+                removed += await on_thread(_sweep_away, _RunFolder(self._root / namespace / run_id))
+        return removed
 
     async def close(self) -> None:
         """Wait for what is being kept, and remove what is temporary."""
+        for task in self._watching:
+            task.cancel()
+        if self._watching:
+            await asyncio.wait(self._watching, timeout=STOPS_WITHIN)
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=STOPS_WITHIN)
         for held in self._known.values():
@@ -535,18 +599,65 @@ class RunWorkspaces:
 
     async def _undo(self, held: _RunFolder, run_id: str) -> str:
         """Go back to what was kept last, unless others are at work; says what was done."""
+        if held.watch is not None and not any(each.alive for each in held.watch.sessions):
+            await _end_of_jobs(held)
         if held.is_firm:
-            return "it was not undone, because a job is running: delete what is too much, or nothing more is kept"
+            return "it was not undone, because a job is running: delete what is too much, or the job is ended as well"
         if held.uses:
             held.sure = False
             return "it was not undone yet, because other calls are at work: delete what is too much"
         ended = ", and programs that worked on it were ended" if held.residents else ""
         await self._end_residents(held)
-        await self._restore(held, run_id, held.head)
+        await self._restore_anew(held, run_id)
         before = "there was nothing in it before"
         if held.head is not None:
             before = f"before it there were {held.head.files:,} files of {held.head.size:,} bytes"
         return f"what it changed was undone{ended} ({before})"
+
+    async def _restore_anew(self, held: _RunFolder, run_id: str) -> None:
+        """Go back to what was kept last, in a new folder: what is set aside for files is in no snapshot."""
+        await on_thread(_remove_all, held.files)
+        held.tree = None
+        await self._restore(held, run_id, held.head)
+
+    async def _watch(self, held: _RunFolder, watch: _Watch, run_id: str) -> None:
+        """Look at what a folder takes of the disk for as long as a fence is open on it."""
+        try:
+            while True:
+                await asyncio.sleep(LOOK_EVERY)
+                watch.sessions = [each for each in watch.sessions if each.alive]
+                if not watch.sessions:
+                    return
+                if not watch.room.is_due(held.bounds):
+                    continue
+                sessions, room = watch.sessions, watch.room
+
+                def unlinked(sessions: Sequence[SandboxSession] = sessions, room: FolderRoom = room) -> int:
+                    return sum(each.unlinked(room.device) for each in sessions)
+
+                try:
+                    async with self._walking:
+                        await self._whole(on_thread(watch.room.check, held.bounds, unlinked))
+                except OverBounds as error:
+                    log.warning("run %s: its programs were ended: in the workspace %s", run_id, error.message)
+                    await asyncio.gather(*(each.kill("workspace") for each in watch.sessions))
+                    await self._undo_unwatched(held, watch, run_id)
+                except OSError as error:
+                    log.warning("run %s: its workspace cannot be watched: %s", run_id, error.strerror)
+        finally:
+            if held.watch is watch:
+                held.watch = None
+            watch.room.close()
+
+    async def _undo_unwatched(self, held: _RunFolder, watch: _Watch, run_id: str) -> None:
+        """Undo what programs left that were ended between calls. A call that is at work is told at its end."""
+        await _end_of_jobs(held)
+        async with held.turn:
+            if held.uses or held.inode != watch.room.inode or held not in self._known.values():
+                return
+            await self._whole(self._end_residents(held))
+            await self._whole(self._restore_anew(held, run_id))
+            _rest(held)
 
     def _note(self, held: _RunFolder, seen: Seen, files: CallFiles | None) -> None:
         """Remember what was seen, and have it recorded with the result of the call if it is something new."""
@@ -598,6 +709,12 @@ class RunWorkspaces:
             return asyncio.run_coroutine_threadsafe(get(digests), loop).result()
 
         return fetch
+
+
+async def _end_of_jobs(held: _RunFolder) -> None:
+    """Wait for jobs whose fences were ended: each notes how it ended, and lets the folder go."""
+    if jobs := [each.over for each in held.residents.values() if each.firm]:
+        await asyncio.wait(jobs, timeout=STOPS_WITHIN)
 
 
 def _number(snapshot: WorkspaceSnapshot | None) -> int:
@@ -807,18 +924,39 @@ def _sweep(root: Path, before: float) -> int:
     removed = 0
     for space in _folders_in(root):
         for place in _folders_in(space):
-            held = _RunFolder(place)
             with contextlib.suppress(OSError):
                 used = place / LOCK if (place / LOCK).exists() else place
-                if os.stat(used, follow_symlinks=False).st_mtime >= before or not _lock(held):
-                    continue
-                # Moved away under its lock: whoever takes up the run at this moment makes a new one.
-                away = space / f"{_LEFT}swept-{secrets.token_hex(8)}"
-                os.rename(place, away)
-                _remove_all(away)
-                removed += 1
-            _unlock(held)
+                if os.stat(used, follow_symlinks=False).st_mtime < before:
+                    removed += _sweep_away(_RunFolder(place))
     return removed
+
+
+def _sweep_away(held: _RunFolder) -> bool:
+    """Remove the folder of a run that nobody works on. False when somebody does, or there is none."""
+    with contextlib.suppress(OSError):
+        if held.lock is None and not _lock(held):
+            return False
+        try:
+            # Moved away under its lock: whoever takes up the run at this moment makes a new one.
+            away = held.place.parent / f"{_LEFT}swept-{secrets.token_hex(8)}"
+            os.rename(held.place, away)
+            _remove_all(away)
+            return True
+        finally:
+            _unlock(held)
+    return False
+
+
+def _left_behind(root: Path) -> list[tuple[str, str]]:
+    """The runs that have a folder here which nobody holds and which has been left for a moment."""
+    found: list[tuple[str, str]] = []
+    for space in _folders_in(root):
+        for place in _folders_in(space):
+            with contextlib.suppress(OSError):
+                idle = time.time() - os.stat(place / LOCK, follow_symlinks=False).st_mtime
+                if idle > LEFT_FOR and not place.name.startswith(_LEFT):
+                    found.append((space.name, place.name))
+    return found[:MOST_SWEPT]
 
 
 def _folders_in(place: Path) -> list[Path]:

@@ -34,6 +34,7 @@ from foliot.sandbox.base import (
     BROKER_SOCKET,
     KIB,
     MIB,
+    EndedBy,
     Finished,
     Mount,
     OnOutput,
@@ -763,10 +764,13 @@ class BrokeredSession:
         """End all its connections; see `Broker.disconnect`."""
         await self._broker.disconnect()
 
-    async def kill(self) -> None:
+    def unlinked(self, device: int) -> int:
+        return self._session.unlinked(device)
+
+    async def kill(self, by: EndedBy = "killed") -> None:
         """End everything in it now, and the broker with all its connections."""
         try:
-            await self._session.kill()
+            await self._session.kill(by)
         finally:
             await self._broker.close()
 

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from foliot.errors import InvalidInput
 from foliot.resources.command_template import filled_command, filled_input
-from foliot.sandbox.base import MIB, Finished, Limits, SandboxError, SandboxStartFailed
+from foliot.sandbox.base import MIB, WORKSPACE_FULL, Finished, Limits, SandboxError, SandboxStartFailed
 from foliot.tools.base import (
     Caller,
     Invocation,
@@ -123,7 +123,7 @@ def _result(done: Finished, form: str, program: str, limits: Limits) -> Any:
         if done.ended_by == "memory":
             why = f"was ended because it used more than {(limits.memory or 0) // MIB} MiB of memory"
         elif done.ended_by:
-            why = "was ended"
+            why = f"was ended: {WORKSPACE_FULL}" if done.ended_by == "workspace" else "was ended"
         raise CommandFailed(f"{program} {why}{_said(done)}", exit_code=done.exit_code, ended_by=done.ended_by)
     if form == "json":
         if "stdout" in done.truncated:

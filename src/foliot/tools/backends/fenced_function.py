@@ -35,7 +35,7 @@ from msgspec import structs
 
 from foliot.common.threads import on_thread
 from foliot.kernel.messages import Media, Text
-from foliot.sandbox.base import MIB, Limits, Mount, SandboxError, SandboxProcess, SandboxSession
+from foliot.sandbox.base import MIB, WORKSPACE_FULL, Limits, Mount, SandboxError, SandboxProcess, SandboxSession
 from foliot.sandbox.bubblewrap import SYSTEM
 from foliot.sandbox.session import undisturbed
 from foliot.tools.backends.function_worker import LARGEST, LENGTH, MARKS, READY
@@ -496,6 +496,8 @@ class _Worker:
                 await asyncio.wait([self._listening])
         if finished.ended_by == "memory":
             how = f"it used more than {(self.policy.limits.memory or 0) // MIB} MiB of memory"
+        elif finished.ended_by == "workspace":
+            how = WORKSPACE_FULL
         elif finished.signal:
             names = {each.value: each.name for each in signal.Signals}
             how = f"it was ended by the signal {names.get(finished.signal, finished.signal)}"

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from foliot.errors import NotFound
 from foliot.kernel.messages import ToolCall
-from foliot.sandbox.base import Finished, SandboxError, SandboxSession, Stream
+from foliot.sandbox.base import WORKSPACE_FULL, Finished, SandboxError, SandboxSession, Stream
 from foliot.sandbox.program import Tail
 from foliot.tools.base import (
     Invocation,
@@ -84,7 +84,7 @@ class Job:
             return "running"
         if self.finished is None:
             return "failed"
-        if self.finished.ended_by in ("killed", "cancelled"):
+        if self.finished.ended_by in ("killed", "cancelled", "workspace"):
             return "killed"
         if self.finished.ended_by == "timeout":
             return "timed_out"
@@ -109,6 +109,8 @@ class Job:
             how = f"exit:{self.exit_code}" if self.finished is not None else f"failed: {self.problem}"
         if self.finished is not None and self.finished.ended_by == "memory":
             how += ", it used too much memory"
+        if self.finished is not None and self.finished.ended_by == "workspace":
+            how += f": {WORKSPACE_FULL}"
         return f"{tail}[{how} | {duration(self.seconds)}]"
 
 

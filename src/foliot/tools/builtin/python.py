@@ -28,6 +28,7 @@ from msgspec.structs import replace
 from foliot.errors import NotFound
 from foliot.sandbox.base import (
     MIB,
+    WORKSPACE_FULL,
     Finished,
     Limits,
     Mount,
@@ -455,6 +456,8 @@ def _python(backend: str) -> tuple[str, tuple[Mount, ...]]:
 def _how(finished: Finished, limits: Limits) -> str:
     if finished.ended_by == "memory":
         return f"it used more than {(limits.memory or 0) // MIB} MiB of memory"
+    if finished.ended_by == "workspace":
+        return WORKSPACE_FULL
     if finished.signal:
         names = {each.value: each.name for each in signal.Signals}
         return f"by the signal {names.get(finished.signal, finished.signal)}"

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 
-from foliot.sandbox.base import MIB, Finished, Limits, SandboxError
+from foliot.sandbox.base import MIB, WORKSPACE_FULL, Finished, Limits, SandboxError
 from foliot.tools.base import Invocation, OnOutput, ToolArgumentsInvalid, ToolDefinition, ToolIsolationMissing
 from foliot.tools.builtin.arguments import given, object_schema, optional, text, whole_number
 from foliot.tools.builtin.files import MOST_BYTES
@@ -133,5 +133,5 @@ def _answer(done: Finished, heard: Heard, seconds: float | None, limits: Limits)
     if done.ended_by == "memory":
         why += f": it was ended because it used more than {(limits.memory or 0) // MIB} MiB of memory"
     elif done.ended_by:
-        why = "bash: command aborted"
+        why = f"bash: {WORKSPACE_FULL}" if done.ended_by == "workspace" else "bash: command aborted"
     raise CommandFailed(f"{why}\n{shown}", exit_code=code, ended_by=done.ended_by)

@@ -25,7 +25,7 @@ import anyio
 from foliot.common.call_processes import outlives_call
 from foliot.common.threads import unhurried
 from foliot.kernel.json_texts import has_more_values
-from foliot.sandbox.base import MIB, SandboxError, SandboxProcess, SandboxSession
+from foliot.sandbox.base import MIB, WORKSPACE_FULL, SandboxError, SandboxProcess, SandboxSession
 from foliot.tools.base import ToolUnreachable
 from foliot.tools.fences import Fences
 from foliot.tools.isolation import sandbox_failure
@@ -149,6 +149,8 @@ class FencedProcess(ServerProcess):
         if finished is not None and finished.ended_by == "memory":
             most = (self.session.policy.limits.memory or 0) // MIB
             told = f"{told}; it used more than {most} MiB of memory (spec.sandbox.limits.memory)"
+        if finished is not None and finished.ended_by == "workspace":
+            told = f"{told}; {WORKSPACE_FULL}"
         if finished is not None and self._launch.unseen:
             told = (
                 f"{told}; not seen in its sandbox: {', '.join(self._launch.unseen)[:LONGEST_LIST]} "
