@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from foliot.settings.settings import Settings, load_settings
     from foliot.store.audit.log import AuditFilter, AuditRecord, Verified
     from foliot.store.base import Change, Document, Filter, Page, Requirement
+    from foliot.store.channel_links import ChannelLink
     from foliot.store.channels import ChannelDelivery
     from foliot.store.journal.base import RunHeld, RunInfo, RunTaken
     from foliot.store.ledger.doubts import Doubt, DoubtPage
@@ -86,6 +87,7 @@ __all__ = [
     "Called",
     "Change",
     "ChannelDelivery",
+    "ChannelLink",
     "ChatEvent",
     "ClassInfo",
     "Client",
@@ -193,6 +195,7 @@ _HOME = {
     "Called": "foliot.runtime.answers",
     "Change": "foliot.store.base",
     "ChannelDelivery": "foliot.store.channels",
+    "ChannelLink": "foliot.store.channel_links",
     "ClassInfo": "foliot.store.queue.limits",
     "Client": "foliot.client.client",
     "Command": "foliot.work.tasks.base",

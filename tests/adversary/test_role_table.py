@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 import typing
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from foliot.errors import FoliotError
 from foliot.resources.base import Model, emitted_key
 from foliot.resources.definitions.tool import ToolSpec
 from foliot.resources.kinds import KINDS
-from foliot.resources.powers import KIND_POWERS, Field, acting_fields, declared_addresses, table
+from foliot.resources.powers import KIND_POWERS, Field, acting_fields, declared_addresses, table, user_table
 from foliot.resources.validate import validate_document
 from foliot.runtime.local.resources import LocalResources
 from foliot.runtime.runtime import Runtime
@@ -995,6 +996,72 @@ def test_of_every_type_of_tool_it_is_known_what_it_reaches() -> None:
 def test_the_documentation_shows_the_table() -> None:
     text = (Path(__file__).parents[2] / "docs" / "powers.md").read_text(encoding="utf-8")
     assert table() in text
+    assert user_table() in text
+
+
+# Fields whose name or description speaks of a user or a person without naming one.
+NAMES_NOBODY = {
+    "limits.timeout", "runner.interactive", "runner.idle", "workspace.data", "execution_policy.ask",
+    "execution_policy.interactive", "Memory type", "Skill allow", "AgentPolicy ask", "operation_rules.verdict",
+    "conditions.when", "conditions.verdict", "conditions.reason", "required_approvals", "four_eyes", "Channel agents",
+    "Channel models", "Channel users", "Channel users.id", "Channel groups", "session.deliver.recipient",
+    "TaskWebhook auth", "auth.max_skew_seconds",
+}  # fmt: skip
+
+
+def test_every_field_that_names_a_user_says_what_it_does_with_them() -> None:
+    """A new field that speaks of a user is in `Field.user`, or in the list above with a reason to be there."""
+    told = re.compile(r"\b(users?|approvers?|person|people|caller|owner|somebody|recipient|asked_by|on_behalf)\b", re.I)
+    found: set[str] = set()
+    for kind in KINDS.values():
+        spec = kind.model().model_fields["spec"].annotation
+        named = {field.path for field in KIND_POWERS[kind.name].fields if field.user}
+        for path, description in described(typing.cast("type[Model]", spec)):
+            last = path.rpartition(".")[2]
+            if told.search(f"{last} {last.replace('_', ' ')} {description}") and path not in named:
+                short = {path, f"{kind.name} {path}"} & NAMES_NOBODY
+                assert short, f"{kind.name}: spec.{path}: {description}"
+                found |= short
+        assert named <= {path for path, _ in described(typing.cast("type[Model]", spec))}
+    assert found == NAMES_NOBODY, found ^ NAMES_NOBODY
+
+
+def described(model: type[Model], before: str = "") -> Iterator[tuple[str, str]]:
+    for name, info in model.model_fields.items():
+        path = before + emitted_key(model, name)
+        yield path, info.description or ""
+        for each in _models(info.annotation):
+            yield from described(each, f"{path}.")
+
+
+ACTING = [(kind, field.path) for kind, powers in KIND_POWERS.items() for field in powers.fields if field.user == "acts"]
+NAMING: dict[tuple[str, str], Callable[[str], dict[str, Any]]] = {
+    ("TaskSchedule", "session.user"): lambda user: {
+        "schedule": "@daily", "session": {"agent": "a", "message": "x", "user": user},
+    },
+    ("TaskHook", "session.user"): lambda user: {
+        "source": "mail", "session": {"agent": "a", "message": "x", "user": user},
+    },
+    ("Channel", "users.user"): lambda user: {**SAMPLES["Channel"], "users": [{"id": "z", "user": user}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "path"), ACTING)
+async def test_only_who_may_act_for_a_user_declares_a_field_by_which_work_is_done_for_them(
+    site: Site, kind: str, path: str
+) -> None:
+    spec = NAMING[kind, path]
+    await site.stored("Secret", "s", {"stringData": {"value": "sesame-sesame"}, "hosts": ["hooks.example"]})
+    for method, where, more in ways(kind, "there", spec("alice")):
+        if method in ("PUT", "PATCH"):  # there is nothing yet
+            continue
+        refused = await site.call("admin", method, where, **more)
+        assert (refused.status_code, "impersonator" in refused.text) == (403, True), (method, where, refused.text)
+    await site.stored(kind, "there", spec("admin"), by="admin")  # oneself
+    for method, where, more in ways(kind, "there", spec("alice"), patch=spec("alice")):
+        refused = await site.call("admin", method, where, **more)
+        assert (refused.status_code, "impersonator" in refused.text) == (403, True), (method, where, refused.text)
+    await site.stored(kind, "other", spec("alice"))  # the operator
 
 
 # --- and when it is used ---------------------------------------------------------------------------------------------

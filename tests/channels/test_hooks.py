@@ -46,7 +46,7 @@ class Watch:
         self.runtime = runtime
         self.folder = folder
         self.now = runtime.inside.clock()
-        self.posts = Posts(runtime.inside.sessions)
+        self.posts = Posts(runtime.inside.sessions, runtime.inside.database, clock=runtime.inside.clock)
         self.watcher = self.another("one")
 
     def another(self, holder: str) -> HookWatcher:

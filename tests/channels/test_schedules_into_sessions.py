@@ -42,7 +42,7 @@ async def runtime(store_url: str, tmp_path: Path) -> AsyncIterator[Runtime]:
 
 def scheduler(runtime: Runtime, posts: type[RuntimePosts] | None = RuntimePosts) -> Scheduler:
     inside = runtime.inside
-    given = None if posts is None else posts(inside.sessions)
+    given = None if posts is None else posts(inside.sessions, inside.database, clock=inside.clock)
     return Scheduler(inside.database, inside.resources, inside.tasking.tasks, takeover=0.0, posts=given)
 
 

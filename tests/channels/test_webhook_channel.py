@@ -166,7 +166,9 @@ async def test_an_old_recording_is_refused(desk: Desk) -> None:
 
 
 async def test_somebody_who_is_not_listed_is_refused(desk: Desk) -> None:
-    assert (await desk.post({"user": "mallory", "text": "Hello"})).status_code == 403
+    answer = await desk.post({"user": "mallory", "text": "Hello"})
+    assert (answer.status_code, answer.json()["accepted"]) == (403, False)
+    assert "foliot channels link" in answer.json()["reply"]
     assert (await desk.post({"user": "zoe", "group": "all", "text": "Hello"})).status_code == 403
 
 

@@ -6,10 +6,12 @@ given as `Notification`. It knows nothing of agents, sessions and commands; they
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from foliot.errors import FoliotError
@@ -17,6 +19,7 @@ from foliot.kernel.messages import Media
 from foliot.kernel.routing import Address
 from foliot.resources.powers import declared_by_operator, secret_targets
 from foliot.store.base import DeclaredBy, Document
+from foliot.store.channel_links import ChannelPlace
 from foliot.tools.outbound.client import OutboundClient
 
 Respond: TypeAlias = Literal["mention", "always", "disabled"]
@@ -58,11 +61,20 @@ class DeclaredChannel(Struct, frozen=True):
     plugin: str = ""
     # The models that people may choose.
     models: tuple[str, ...] = ()
+    # Whether an unknown sender is shown a code to link an account with.
+    link: bool = True
 
     @property
     def via(self) -> str:
         """The way in of what is said here."""
         return f"channel:{self.name}"
+
+    @property
+    def place(self) -> ChannelPlace:
+        """The channel as links are bound to it: to who declared it, and to who vouches for its senders."""
+        vouched = (self.declarer, self.by_operator, self.type, self.plugin, self.endpoint, self.secret_ref)
+        terms = hashlib.sha256(msgspec.json.encode(vouched)).hexdigest()
+        return ChannelPlace(self.namespace, self.name, self.uid, terms)
 
     def may_reach(self, address: Address) -> bool:
         """Whether something may be delivered to this address: to a listed user, or into a listed group."""
@@ -99,6 +111,7 @@ def read_channel(document: Document) -> DeclaredChannel:
         by_operator=declared_by_operator(document),
         plugin=spec.get("plugin", ""),
         models=tuple(spec.get("models") or ()),
+        link=spec.get("link", True),
     )
 
 
@@ -124,7 +137,8 @@ class Incoming(Struct, frozen=True):
 class Received(Struct, frozen=True):
     """The outcome of an incoming message: a `reply` of the channel itself, or the `session` that it was said to.
 
-    `refused` says why nothing follows; it is for the log, never for the sender.
+    `refused` says why nothing follows; it is for the log, never for the sender. A `private` reply is not delivered, and
+    stored nowhere: whoever took the message shows it to its sender, and to no one else.
     """
 
     session: str = ""
@@ -133,6 +147,7 @@ class Received(Struct, frozen=True):
     refused: str = ""
     again: bool = False
     address: Address | None = None
+    private: bool = False
 
 
 class Notification(Struct, frozen=True):

@@ -1,6 +1,7 @@
 """From a message on a platform to a session: who speaks, to which agent, and whether it is a command.
 
-    sender       listed in the channel, or nothing follows: an empty list means no one
+    sender       has linked an account, or is listed by a declarer who may name that user; anybody else is shown a code
+                 to link one with, in private, and nothing more follows
     agent        in private that of the user, in a group that of the group, else that of the channel; or the one chosen
                  with /agent, among those that the channel declares
     session      the one that is active for agent, user and place; the same user has one over all platforms in private,
@@ -28,7 +29,7 @@ import msgspec
 from foliot.channels.base import ChannelMember, DeclaredChannel, Incoming, Received
 from foliot.engine.base import Clock
 from foliot.errors import Conflict, FoliotError, NotFound, Unavailable
-from foliot.kernel.identity import Identity
+from foliot.kernel.identity import Identity, acting
 from foliot.kernel.messages import Message, Text
 from foliot.kernel.routing import (
     Address,
@@ -42,7 +43,8 @@ from foliot.kernel.routing import (
 from foliot.sessions.keys import chat_context, user_key
 from foliot.sessions.service import SessionService
 from foliot.store.access.tokens import SqlTokens
-from foliot.store.base import Database
+from foliot.store.base import Database, DeclaredBy
+from foliot.store.channel_links import ChannelLinks, StoredLink
 from foliot.store.channels import ChannelReaders
 from foliot.store.sessions.base import InboxFull, Place, Session, SessionArchived
 from foliot.store.taken import MessageKey, OtherWords, Taken, TakenMessages
@@ -61,9 +63,22 @@ HELP: Final = """\
 /whoami shows who you are here
 /help shows this list
 Anything else is said to the agent."""
+CODE: Final = """\
+I do not know you yet. If you have an account here, enter this within ten minutes, as yourself:
+foliot channels link {code}
+From then on what is written here by you is done in your name. Give the code to no one, and enter none that somebody \
+else gave you."""
 _SHOWN: Final = 30
 # Somebody may begin another conversation while a message is said, again and again.
 _TRIES: Final = 5
+
+
+class _KnownSender(NamedTuple):
+    """A sender who may speak: as which user, and with which identity. `link` if they have linked their account."""
+
+    member: ChannelMember
+    identity: Identity
+    link: StoredLink | None = None
 
 
 class _Speaker(NamedTuple):
@@ -96,6 +111,7 @@ class Conversations:
         self._tokens = SqlTokens(database)
         self._clock = clock
         self._taken = TakenMessages(database)
+        self._links = ChannelLinks(database)
         self._commands: dict[str, Callable[[_Speaker, str, str], Awaitable[str]]] = {
             "start": self._help,
             "help": self._help,
@@ -116,10 +132,13 @@ class Conversations:
         """
         if (refused := await self._refused(channel, incoming)) is not None:
             return Received(refused=refused)
+        known_sender = await self._known_sender(channel, incoming.sender)
+        if known_sender is None:
+            return await self._show_code(channel, incoming)
         address, key = _address(channel, incoming), _key(channel, incoming)
         if (known := await self._taken.get(key)) is not None and known.outcome:
             return _received_before(known, address)
-        speaker = await self._speaker(channel, incoming)
+        speaker = await self._speaker(channel, incoming, known_sender)
         word, rest = _command_of(incoming.text)
         command = self._commands.get(word)
         try:
@@ -137,6 +156,16 @@ class Conversations:
             reply = error.message
         return await self.tell(channel, incoming, reply)
 
+    async def knows(self, channel: DeclaredChannel, sender: str) -> bool:
+        """Whether a sender may speak on a channel."""
+        return await self._known_sender(channel, sender) is not None
+
+    async def reaches(self, channel: DeclaredChannel, address: Address) -> bool:
+        """Whether something may be delivered there: to a listed user or group, or to who has linked their account."""
+        if channel.may_reach(address):
+            return True
+        return not address.group_id and await self._links.of(channel.place, address.to) is not None
+
     async def tell(self, channel: DeclaredChannel, incoming: Incoming, text: str) -> Received:
         """Ends a message with words of the channel itself, which its sender gets. Raises `OtherWords`."""
         address = _address(channel, incoming)
@@ -150,8 +179,6 @@ class Conversations:
         """Why nothing follows from a message; None when something does."""
         if channel.suspend:
             return "the channel is suspended"
-        if incoming.sender not in channel.users:
-            return f"sender {incoming.sender[:80]!r} is not listed in spec.users"
         if incoming.group:
             group = channel.groups.get(incoming.group)
             if group is None:
@@ -162,12 +189,42 @@ class Conversations:
                 return "not addressed"
         return await self._tokens.withdrawn(channel.declarer) or None
 
-    async def _speaker(self, channel: DeclaredChannel, incoming: Incoming) -> _Speaker:
-        member = channel.users[incoming.sender]
+    async def _known_sender(self, channel: DeclaredChannel, sender: str) -> _KnownSender | None:
+        """Returns who a sender is here; None when no one has said so who may.
+
+        A link is the word of the user. What is listed is that of whoever declared the channel, who needs the right to
+        name another user now, and not only when it was declared.
+        """
+        member = channel.users.get(sender)
+        link = await self._links.of(channel.place, sender)
+        if link is not None:
+            user, now = link.shown.user, self._clock()
+            if link.owner or await self._tokens.holds(user, "operator", channel.namespace, now=now) is not False:
+                linked = ChannelMember(sender, user, member.agent if member is not None else "")
+                return _KnownSender(linked, Identity(user, via=channel.via).also_ordered_by(channel.declarer), link)
+        if member is None:
+            return None
+        declarer = DeclaredBy(channel.declarer, channel.by_operator)
+        if not await self._tokens.may_name(declarer, member.user, channel.namespace, now=self._clock()):
+            return None
+        return _KnownSender(member, acting(member.user, channel.declarer, channel.via))
+
+    async def _show_code(self, channel: DeclaredChannel, incoming: Incoming) -> Received:
+        """Shows an unknown sender a code to link an account with; in private, and not too often."""
+        refused = Received(refused=f"sender {incoming.sender[:80]!r} has linked no account, and is not listed")
+        if incoming.group or not channel.link:
+            return refused
+        code = await self._links.offer(channel.place, incoming.sender, now=self._clock())
+        if not code:
+            return refused
+        where = "" if channel.namespace == "default" else f" -n {channel.namespace}"
+        return Received(reply=CODE.format(code=f"{code}{where}"), address=_address(channel, incoming), private=True)
+
+    async def _speaker(self, channel: DeclaredChannel, incoming: Incoming, known: _KnownSender) -> _Speaker:
+        member, identity = known.member, known.identity
         declared = channel.groups[incoming.group].agent if incoming.group else member.agent
         agent = declared or channel.agent
         place = Place(channel.namespace, agent, member.user, "")
-        identity = Identity(member.user, via=channel.via).also_ordered_by(channel.declarer)
         speaker = _Speaker(channel, incoming, member, agent, place, identity)
         chosen = await self._readers.choice(channel.uid, speaker.chat)
         if chosen in channel.agents:  # what is no longer declared is no longer a choice

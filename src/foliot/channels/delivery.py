@@ -18,13 +18,14 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from foliot.channels.base import Channel, DeliveryFailed, Notification
+from foliot.channels.base import Channel, DeclaredChannel, DeliveryFailed, Notification
 from foliot.common.cancellation import stop_tasks
 from foliot.engine.base import Clock
 from foliot.engine.driver.runs import Runs
 from foliot.errors import FoliotError, NotFound
 from foliot.kernel.backoff import backoff
 from foliot.kernel.messages import Media
+from foliot.kernel.routing import Address
 from foliot.kernel.run.events import RunCancelled, RunDeadLettered, RunFailed, RunSucceeded
 from foliot.kernel.run.state import State
 from foliot.store.channels import Delivery, Outbox
@@ -47,6 +48,9 @@ EMPTY: Final = "(empty response)"
 
 FindChannel: TypeAlias = Callable[[str, str], Awaitable[Channel]]
 """`(namespace, name)` to the channel. Raises `NotFound` for one that is not declared any more."""
+
+Reaches: TypeAlias = Callable[[DeclaredChannel, Address], Awaitable[bool]]
+"""Whether a channel may deliver to an address."""
 
 
 class Answer(Struct, frozen=True):
@@ -99,11 +103,20 @@ class Deliveries:
     """
 
     def __init__(
-        self, outbox: Outbox, runs: Runs, find: FindChannel, *, clock: Clock, holder: str = "", lease: float = LEASE
+        self,
+        outbox: Outbox,
+        runs: Runs,
+        find: FindChannel,
+        reaches: Reaches,
+        *,
+        clock: Clock,
+        holder: str = "",
+        lease: float = LEASE,
     ) -> None:
         self._outbox = outbox
         self._runs = runs
         self._find = find
+        self._reaches = reaches
         self._clock = clock
         self._lease = lease
         self._holder = holder
@@ -180,8 +193,9 @@ class Deliveries:
         channel = await self._find(delivery.namespace, delivery.channel)
         if channel.declared.suspend:
             raise DeliveryFailed("the channel is suspended", after=LONGEST_PAUSE, waits=True)
-        if not channel.declared.may_reach(delivery.address):
-            raise DeliveryFailed(f"the channel does not list {delivery.address.to[:80]!r}", final=True)
+        if not await self._reaches(channel.declared, delivery.address):
+            unknown = f"the channel does not list {delivery.address.to[:80]!r}, who has linked no account"
+            raise DeliveryFailed(unknown, final=True)
         answer = Answer(delivery.text) if delivery.text else await self._answer(delivery.run_id)
 
         if not answer.text.strip() and not answer.media:

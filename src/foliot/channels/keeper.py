@@ -56,7 +56,8 @@ class ChannelKeeper:
         self.taken = TakenMessages(database)
         self.conversations = Conversations(inside.sessions, database, clock=inside.clock)
         holder = str(inside.runs.worker)
-        self.deliveries = Deliveries(self.outbox, inside.runs, self.find, clock=inside.clock, holder=holder)
+        reaches = self.conversations.reaches
+        self.deliveries = Deliveries(self.outbox, inside.runs, self.find, reaches, clock=inside.clock, holder=holder)
         self._followed = FollowedResources(database, inside.resources, KIND)
         self._open: dict[str, Channel] = {}
         self._started: set[str] = set()

@@ -180,12 +180,11 @@ class TelegramChannel:
         sender = message.sender
         if sender is None or sender.is_bot:
             return
-        if str(sender.id) not in self.declared.users:  # before anything of theirs is fetched
-            log.info("channel %s: sender %s is not listed", self.declared.name, sender.id)
-            return
         incoming = self._unread(number, message, sender)
         try:
-            incoming = await self._incoming(number, message, sender)
+            # Nothing is fetched of somebody who may not speak.
+            if await self._conversations.knows(self.declared, incoming.sender):
+                incoming = await self._incoming(number, message, sender)
             received = await self._conversations.receive(self.declared, incoming)
         except OtherWords as error:  # taken before: what is different now is a file that was not there
             log.warning("channel %s: update %d is left: %s", self.declared.name, number, error.message)
@@ -204,8 +203,17 @@ class TelegramChannel:
             return
         if received.refused:
             log.info("channel %s: update %d: %s", self.declared.name, number, received.refused)
+        if received.private:
+            await self._show(incoming, received.reply)
         if received.session and received.address is not None:
             self._draft(received.session)
+
+    async def _show(self, incoming: Incoming, text: str) -> None:
+        """Sends something that is stored nowhere. A stranger to whom nothing can be sent holds up no one."""
+        try:
+            await self._api.send(incoming.chat, text)
+        except DeliveryFailed as error:
+            log.info("channel %s: sender %s could not be answered: %s", self.declared.name, incoming.sender, error)
 
     async def _left(self, number: int, incoming: Incoming, why: str) -> None:
         """Tells whoever wrote a message that it is not taken, under the id of the message. Raises what may pass."""

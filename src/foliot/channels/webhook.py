@@ -26,6 +26,7 @@ from foliot.tools.outbound.guard import OutboundRefused
 from foliot.work.triggers.signatures import Scheme, SignatureRefused, lowered, sign, verify, weakness_of
 from foliot.work.triggers.webhook import storable
 
+UNKNOWN: Final = "this sender may not speak here"
 LARGEST_BODY: Final = 1024 * 1024
 LONGEST_ID: Final = 256
 SCHEME: Final = Scheme(
@@ -129,8 +130,10 @@ class WebhookChannel:
             return _refusal(409, error.message.replace(bounded_key(f"{self.declared.uid}:", incoming.id), incoming.id))
         except FoliotError as error:
             return _refusal(503 if error.retryable else 400, error.message)
+        if received.private:  # what was said is not taken; the reply is for its sender alone
+            return PostAnswer(403, {"accepted": False, "error": UNKNOWN, "reply": received.reply})
         if received.refused:
-            return _refusal(403, "this sender may not speak here")
+            return _refusal(403, UNKNOWN)
         return PostAnswer(
             202,
             {

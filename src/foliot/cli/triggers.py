@@ -29,7 +29,12 @@ async def triggering() -> AsyncGenerator[Triggers]:
     """Opens the store, and the tasks of a runtime on it."""
     async with opened() as runtime:
         inside = runtime.inside
-        yield Triggers(inside.database, inside.resources, inside.tasking.tasks, RuntimePosts(inside.sessions))
+        yield Triggers(
+            inside.database,
+            inside.resources,
+            inside.tasking.tasks,
+            RuntimePosts(inside.sessions, inside.database, clock=inside.clock),
+        )
 
 
 def pairs(given: tuple[str, ...], option: str) -> dict[str, str]:

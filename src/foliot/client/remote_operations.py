@@ -45,6 +45,7 @@ from foliot.runtime.outcomes import SCHEDULE, WEBHOOK, no_trigger
 from foliot.store.audit.chain import ChainHead
 from foliot.store.audit.log import AuditFilter, AuditRecord, Verified
 from foliot.store.base import Document, Key
+from foliot.store.channel_links import ChannelLink
 from foliot.store.channels import ChannelDelivery
 from foliot.store.queue.limits import ClassInfo, Limit, Scope
 from foliot.store.queue.workers import WorkerInfo
@@ -182,6 +183,7 @@ class RemoteWorkers(RemoteGroup, WorkerGroup):
 SCHEDULES: Final = "/v1/task-schedules"
 WEBHOOKS: Final = "/v1/task-webhooks"
 CHANNELS: Final = "/v1/channels"
+LINKS: Final = "/v1/channel-links"
 
 
 class Slots(Struct, frozen=True):
@@ -194,6 +196,10 @@ class Deliveries(Struct, frozen=True):
 
 class ChannelDeliveries(Struct, frozen=True):
     deliveries: list[ChannelDelivery]
+
+
+class ChannelLinkList(Struct, frozen=True):
+    links: list[ChannelLink]
 
 
 class Replayed(Struct, frozen=True):
@@ -238,6 +244,15 @@ class RemoteChannels(RemoteGroup, ChannelGroup):
     async def retry(self, name: str, key: int, *, namespace: str = "default") -> None:
         path = f"{_at(f'{_at(CHANNELS, name)}/deliveries', str(key))}/retry"
         await self._post(path, {}, dict[str, int], namespace=namespace)
+
+    async def link(self, code: str, *, namespace: str = "default") -> ChannelLink:
+        return await self._post(LINKS, {"code": code}, ChannelLink, namespace=namespace)
+
+    async def links(self, *, namespace: str = "default") -> Rows[ChannelLink]:
+        return (await self._get(LINKS, ChannelLinkList, namespace=namespace)).links
+
+    async def unlink(self, id: str, *, namespace: str = "default") -> None:
+        await self._http.ask("POST", f"{_at(LINKS, id)}/delete", params={"namespace": namespace})
 
 
 class RemoteWebhooks(RemoteGroup, WebhookGroup):

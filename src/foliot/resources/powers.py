@@ -61,6 +61,7 @@ Grant: TypeAlias = Literal[
     "webhook",
     "operator",
 ]
+UserUse: TypeAlias = Literal["", "acts", "limits", "decides", "offers", "records"]
 Lifts: TypeAlias = Callable[[Document | None, Document, str], bool]
 
 POWERS: Final[Mapping[Power, str]] = {
@@ -83,6 +84,15 @@ POWERS: Final[Mapping[Power, str]] = {
     "judged": "rules go by it",
     "consents": "a call that waits is allowed",
     "shares": "other namespaces may use what is in this one",
+}
+USER_USES: Final[Mapping[UserUse, str]] = {
+    "": "",
+    "acts": "work is done for this user: for another one than its declarer only where the operator declares it, or who "
+    "has the role impersonator, when it is declared and whenever it is used",
+    "limits": "counts what this user does",
+    "decides": "who may decide about calls; each of them decides by a credential of their own",
+    "offers": "in whose runs it is offered",
+    "records": "who asked, as Foliot writes it down; it cannot be declared",
 }
 GRANTS: Final[Mapping[Grant, str]] = {
     "": "",
@@ -112,7 +122,7 @@ class Field:
     """One field of a kind: `path` below `spec`, with lists and maps left out (`env.secretRef`, `graph.edges.to`).
 
     `role` is needed besides those of the kind for a change of which `lifts` says that it lifts a rule; `when` says
-    the same to people. `grant` is what the operator gives.
+    the same to people. `grant` is what the operator gives. `user` says what a field that names a user does with them.
     """
 
     path: str
@@ -121,6 +131,7 @@ class Field:
     when: str = ""
     lifts: Lifts | None = None
     grant: Grant = ""
+    user: UserUse = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +253,8 @@ def _acts_by_options(before: Document | None, after: Document, path: str) -> boo
     return _acts(before, after, f"{path}.extra")
 
 
-def _all(power: Power, paths: str, grant: Grant = "") -> tuple[Field, ...]:
-    return tuple(Field(path, power, grant=grant) for path in paths.split())
+def _all(power: Power, paths: str, grant: Grant = "", user: UserUse = "") -> tuple[Field, ...]:
+    return tuple(Field(path, power, grant=grant, user=user) for path in paths.split())
 
 
 _AUTH: Final = (
@@ -276,11 +287,14 @@ _SANDBOX: Final = (
 )
 _RATE: Final = "rate_limit.requests rate_limit.per rate_limit.burst rate_limit.concurrency"
 
-# Something is said to a session in the name of its declarer; only the operator names another user.
-_SESSION: Final = _all(
-    "works",
-    "session.agent session.user session.channel session.session_mode session.message session.deliver.channel "
-    "session.deliver.recipient",
+# Something is said to a session in the name of its declarer, or of the user that is named.
+_SESSION: Final = (
+    *_all(
+        "works",
+        "session.agent session.channel session.session_mode session.message session.deliver.channel "
+        "session.deliver.recipient",
+    ),
+    *_all("works", "session.user", user="acts"),
 )
 
 # A policy only narrows what a run may do, and whoever declares the agent or the task may do so.
@@ -442,7 +456,8 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
         ("author",),
         (
             Field("allow", "consents", "approver", "a digest is allowed", _allows),
-            *_all("own", "name description status created_at disable_model_invocation body files origin user"),
+            *_all("own", "name description status created_at disable_model_invocation body files origin"),
+            *_all("own", "user", user="offers"),
         ),
     ),
     "McpServer": KindPowers(
@@ -472,28 +487,37 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
     "AgentRole": KindPowers(("admin",), _all("rule", "description permissions")),
     "ToolPermission": KindPowers(
         ("admin",),
-        _all(
-            "rule",
-            "tool_ref action required_permissions match_mode apply_mode target_agents operation_rules.operation_class "
-            "operation_rules.verdict conditions.when conditions.verdict conditions.reason approvers "
-            "approval_ttl required_approvals four_eyes",
+        (
+            *_all(
+                "rule",
+                "tool_ref action required_permissions match_mode apply_mode target_agents "
+                "operation_rules.operation_class operation_rules.verdict conditions.when conditions.verdict "
+                "conditions.reason approval_ttl required_approvals four_eyes",
+            ),
+            *_all("rule", "approvers", user="decides"),
         ),
     ),
     "ToolApproval": KindPowers(
         ("approver",),
-        _all(
-            "consents",
-            "task_ref run call_id tool operation_class agent input arguments arguments_digest reason approvers "
-            "required_approvals four_eyes asked_by ttl "
-            "standing when max_uses",
+        (
+            *_all(
+                "consents",
+                "task_ref run call_id tool operation_class agent input arguments arguments_digest reason "
+                "required_approvals four_eyes ttl standing when max_uses",
+            ),
+            *_all("consents", "approvers", user="decides"),
+            *_all("consents", "asked_by", user="records"),
         ),
     ),
     "Budget": KindPowers(
         ("admin",),
-        _all(
-            "rule",
-            "scope.agent scope.user scope.labels window time_zone limit.amount limit.currency limit.tokens warn "
-            "on_exceeded unpriced",
+        (
+            *_all(
+                "rule",
+                "scope.agent scope.labels window time_zone limit.amount limit.currency limit.tokens warn on_exceeded "
+                "unpriced",
+            ),
+            *_all("rule", "scope.user", user="limits"),
         ),
     ),
     "ReferenceGrant": KindPowers(("admin",), _all("shares", "from.namespace from.kind to.kind to.name")),
@@ -544,8 +568,9 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
     "Channel": KindPowers(
         ("admin",),
         (
-            *_all("works", "type agent agents suspend mode users.id users.user users.agent groups.id groups.agent"),
+            *_all("works", "type agent agents suspend mode link users.id users.agent groups.id groups.agent"),
             *_all("works", "groups.respond plugin models"),
+            *_all("works", "users.user", user="acts"),
             *_all("reaches", "endpoint", "outbound_allow"),
             *_all("sends", "auth.secretRef", "Secret.spec.hosts"),
         ),
@@ -579,8 +604,24 @@ _UNSAID: Final[Mapping[str, Document]] = {
 }
 
 
-def needs(before: Document | None, after: Document | None) -> Iterator[Need]:
+def values_at(document: Document, path: str) -> Iterator[Any]:
+    """Yields every value at a path below `spec`, of each item where a list is on the way."""
+    found: list[Any] = [spec_of(document)]
+    for step in path.split("."):
+        inner = [cast("Mapping[str, Any]", each).get(step) for each in found if isinstance(each, Mapping)]
+        found = [item for each in inner for item in (cast("list[Any]", each) if isinstance(each, list) else [each])]
+    yield from (each for each in found if each is not None)
+
+
+def _unsuspended(document: Document) -> dict[str, Any]:
+    """The spec without whether it is suspended: to stop a trigger and let it go on again changes nothing else."""
+    return {name: value for name, value in spec_of(document).items() if name != "suspend"}
+
+
+def needs(before: Document | None, after: Document | None, *, by: str | None = None) -> Iterator[Need]:
     """The roles that a write needs: of `after` over `before`, where None is what was not there or will not be.
+
+    `by` is the name of who writes; None for the operator of the installation, who has work done for any user.
 
     To delete is to change into what says nothing: who may not lift a rule cannot delete what has it and declare the
     same name anew without.
@@ -591,7 +632,12 @@ def needs(before: Document | None, after: Document | None) -> Iterator[Need]:
     for role in powers.roles:
         yield Need(role)
     then = _UNSAID.get(document["kind"], {}) if after is None else after
+    changed = after is not None and (before is None or _unsuspended(before) != _unsuspended(after))
     for field in powers.fields:
+        if changed and by is not None and field.user == "acts":
+            others = [str(user) for user in values_at(document, field.path) if user not in ("", by)]
+            if others:
+                yield Need("impersonator", f"spec.{field.path}", f"it names another user than you: {others[0][:80]!r}")
         if field.lifts is not None and field.lifts(before, then, field.path):
             yield Need(field.role, f"spec.{field.path}", field.when if after is not None else "it goes with a deletion")
 
@@ -720,6 +766,17 @@ def declared_by_operator(document: Document) -> bool:
     metadata: Mapping[str, Any] = document["metadata"]
     by: Mapping[str, Any] | None = metadata.get("declaredBy")
     return not metadata.get("uid") if not by else by.get("operator") is True
+
+
+def user_table() -> str:
+    """The fields that name a user in Markdown, as `docs/powers.md` shows them."""
+    rows = [
+        f"| {kind} | `{field.path}` | {USER_USES[field.user]} |"
+        for kind, powers in KIND_POWERS.items()
+        for field in powers.fields
+        if field.user
+    ]
+    return "\n".join(("| kind | field | what it does with the user that it names |", "|---|---|---|", *rows))
 
 
 def table() -> str:

@@ -6,9 +6,13 @@ import hashlib
 from contextlib import suppress
 from typing import Final
 
+from foliot.engine.base import Clock
 from foliot.errors import Conflict
+from foliot.kernel.identity import acting
 from foliot.kernel.routing import stored_details
 from foliot.sessions.service import SessionService
+from foliot.store.access.tokens import IMPERSONATOR, SqlTokens
+from foliot.store.base import Database
 from foliot.store.sessions.base import Place, SessionArchived
 from foliot.store.taken import MessageKey
 from foliot.work.triggers.session_orders import SessionOrder
@@ -20,8 +24,10 @@ _TRIES: Final = 5
 class RuntimePosts:
     """`SessionPosts` of one runtime."""
 
-    def __init__(self, sessions: SessionService) -> None:
+    def __init__(self, sessions: SessionService, database: Database, *, clock: Clock) -> None:
         self._sessions = sessions
+        self._tokens = SqlTokens(database)
+        self._clock = clock
 
     async def post(self, order: SessionOrder) -> str:
         """Says it, durably and once, whatever session is active by then; the id of the session that it was said to.
@@ -37,6 +43,10 @@ class RuntimePosts:
     async def _post(self, order: SessionOrder) -> str:
         place = Place(order.namespace, order.agent, order.user, order.channel)
         identity = order.identity
+        if order.user != identity.user and await self._tokens.holds(
+            identity.user, IMPERSONATOR, order.namespace, now=self._clock()
+        ):
+            identity = acting(order.user, identity.user, identity.via)
         if order.mode == "new":
             id = hashlib.sha256(f"{order.namespace}:{order.key}".encode()).hexdigest()[:32]
             with suppress(Conflict):  # begun before, by this very order

@@ -115,7 +115,7 @@ def _hooks(runtime: Runtime) -> HookWatcher:
         inside.database,
         inside.resources,
         inside.tasking.tasks,
-        RuntimePosts(inside.sessions),
+        RuntimePosts(inside.sessions, inside.database, clock=inside.clock),
         holder=str(inside.runs.worker),
         check=inside.grants.check_watched,
         clock=inside.clock,

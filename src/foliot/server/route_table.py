@@ -664,6 +664,17 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
     ("POST", "/v1/channels/{name}/deliveries/{key}/retry"): RouteRow(
         OPERATE, Operation("retryChannelDelivery", shape({"key": COUNT}), fails=_CLASH), KEPT
     ),
+    ("GET", "/v1/channel-links"): RouteRow(
+        READ, Operation("listChannelLinks", shape({"links": listof(ref("ChannelLink"))}))
+    ),
+    ("POST", "/v1/channel-links"): RouteRow(
+        OPERATE,
+        Operation("linkChannel", ref("ChannelLink"), body=form("server.routes.triggers:LinkCode"), fails=_CLASH),
+        apart("a code can be entered once"),
+    ),
+    ("POST", "/v1/channel-links/{id}/delete"): RouteRow(
+        READ, Operation("unlinkChannel", codes=("204",), fails=(404,)), AGAIN
+    ),
     ("POST", "/v1/task-hooks/{name}/events"): RouteRow(
         OPERATE,
         Operation(

@@ -16,6 +16,7 @@ from foliot.common.process import is_gone
 from foliot.errors import NotFound
 from foliot.kernel.routing import Address, answer_address, read_details
 from foliot.store.base import Database
+from foliot.store.channel_links import forget_links
 from foliot.store.portions import forget_old
 from foliot.store.transaction import Row, Tx, one, rows, run
 
@@ -341,6 +342,7 @@ def _forget(channel: str) -> Tx[None]:
     yield from run("channel_choice_forget", channel=channel)
     yield from run("channel_reader_forget", channel=channel)
     yield from run("taken_forget", source=channel)
+    yield from forget_links(channel)
 
 
 def _claim_reader(channel: str, holder: str, now: float, lease: float) -> Tx[str | None]:

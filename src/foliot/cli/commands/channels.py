@@ -10,6 +10,7 @@ from foliot.cli.show.output import as_json, output_option, render
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out
 from foliot.common.text import one_line
+from foliot.common.times import iso
 from foliot.store.channels import ChannelDelivery
 
 _name = click.argument("name", metavar="CHANNEL")
@@ -17,12 +18,15 @@ _name = click.argument("name", metavar="CHANNEL")
 
 @click.group()
 def channels() -> None:
-    """List channels, show what they deliver, and try again what was given up.
+    """List channels, show what they deliver, try again what was given up, and link your account.
 
     \b
     foliot channels list                   with what went wrong last
     foliot channels deliveries NAME        answers that wait, were sent or given up, and why
     foliot channels retry NAME NUMBER      deliver one that was given up
+    foliot channels link CODE              speak on a channel as yourself, by a code that it showed you
+    foliot channels links                  who has linked an account
+    foliot channels unlink ID              end a link
     """
 
 
@@ -86,4 +90,53 @@ async def _retry(name: str, numbers: tuple[int, ...]) -> int:
         for number in numbers:
             await client.channels.retry(name, number, namespace=namespace())
             out(f"delivery {number} of channel/{name} is due again")
+    return 0
+
+
+@channels.command()
+@click.argument("code", metavar="CODE")
+def link(code: str) -> int:
+    """Let a channel know you by the code that it has shown you. Enter no code that somebody else gave you."""
+    return run(_link(code))
+
+
+async def _link(code: str) -> int:
+    async with connected() as client:
+        linked = await client.channels.link(code, namespace=namespace())
+    out(f"{one_line(linked.sender, 80)!r} on channel/{linked.channel} speaks as {linked.user} from now on")
+    out(f"`foliot channels unlink {linked.id}` ends that. Do so if this is not you.", err=True)
+    return 0
+
+
+@channels.command()
+@output_option("table", "json", default="table", help="table or json.")
+def links(output: str) -> int:
+    """List who has linked what they are called on channels; an admin sees all links."""
+    return run(_links(output))
+
+
+async def _links(output: str) -> int:
+    async with connected() as client:
+        found = await client.channels.links(namespace=namespace())
+    if output == "json":
+        out(as_json([msgspec.to_builtins(each) for each in found]))
+    elif found:
+        rows = [(each.id, each.channel, one_line(each.sender, 40), each.user, iso(each.linked_at)) for each in found]
+        out(table(("ID", "CHANNEL", "SENDER", "USER", "LINKED"), rows))
+    else:
+        out(f"No one has linked an account in namespace {namespace()}.", err=True)
+    return 0
+
+
+@channels.command()
+@click.argument("id", metavar="ID")
+def unlink(id: str) -> int:
+    """End a link at once: what its sender writes reaches no agent from then on."""
+    return run(_unlink(id))
+
+
+async def _unlink(id: str) -> int:
+    async with connected() as client:
+        await client.channels.unlink(id, namespace=namespace())
+    out(f"link {id} has ended")
     return 0

@@ -198,7 +198,7 @@ async def _up(capacity: int | None, region: str, signals: StopSignals, *, insecu
             runtime.inside.resources,
             tasking.tasks,
             clock=runtime.inside.clock,
-            posts=RuntimePosts(runtime.inside.sessions),
+            posts=RuntimePosts(runtime.inside.sessions, tasking.database, clock=runtime.inside.clock),
         )
         async with _reachable(runtime, f"a worker with {places_line(capacity)} and the scheduler", insecure=insecure):
             out(enforced_line(await tasking.enforced()), err=True)

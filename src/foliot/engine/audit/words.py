@@ -38,6 +38,8 @@ Decided: TypeAlias = Literal[
 Act: TypeAlias = Literal[
     "accepted",
     "called",
+    "channel_linked",
+    "channel_unlinked",
     "created",
     "decided",
     "deleted",

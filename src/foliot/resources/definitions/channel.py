@@ -72,10 +72,17 @@ class ChannelSpec(Model):
         "as Standard Webhooks writes it (whsec_…).",
     )
     users: list[ChannelUser] = Field(
-        default_factory=list[ChannelUser], description="Who may speak. No one may, when it is empty."
+        default_factory=list[ChannelUser],
+        description="Who may speak besides those who have linked their account. Naming another user than oneself needs "
+        "the role impersonator.",
     )
     groups: list[ChannelGroup] = Field(
         default_factory=list[ChannelGroup], description="Groups in which these users may speak. None, when it is empty."
+    )
+    link: bool = Field(
+        default=True,
+        description="Show an unknown sender a code in private; the user who enters it with `foliot channels link` "
+        "speaks here as themselves.",
     )
     mode: Annotated[Literal["followup", "collect", "steer", "steer-backlog", "interrupt", "queue"], ANY_CASE] = Field(
         default="followup", description="What a message does while the agent works on another."

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from foliot.store.audit.chain import ChainHead
     from foliot.store.audit.log import AuditFilter, AuditRecord, Verified
     from foliot.store.base import Change, Document, Filter, Page, Requirement
+    from foliot.store.channel_links import ChannelLink
     from foliot.store.channels import ChannelDelivery
     from foliot.store.queue.limits import ClassInfo, Limit, Scope
     from foliot.store.queue.workers import WorkerInfo
@@ -193,6 +194,21 @@ class ChannelGroup(Group):
     @abstractmethod
     async def retry(self, name: str, key: int, *, namespace: str = "default") -> None:
         """Deliver what was given up once more. Raises `NotFound`."""
+
+    @abstractmethod
+    async def link(self, code: str, *, namespace: str = "default") -> ChannelLink:
+        """Link whom a channel showed this code with whoever calls: from then on they speak there as themselves.
+
+        Raises `NotFound` for a code that is not good, `Conflict` after too many of them.
+        """
+
+    @abstractmethod
+    async def links(self, *, namespace: str = "default") -> Rows[ChannelLink]:
+        """List who has linked what they are called on channels: admins see all links, others their own."""
+
+    @abstractmethod
+    async def unlink(self, id: str, *, namespace: str = "default") -> None:
+        """End a link at once. Raises `NotFound`."""
 
 
 class AuditGroup(Group):

@@ -100,7 +100,7 @@ class StoredGroups(StoreGroups):
     def channels(self) -> LocalChannels:
         from foliot.runtime.local.operations import LocalChannels
 
-        return LocalChannels(self.database, self.store, self._tasks)
+        return LocalChannels(self.database, self.store, self._tasks, caller=self._caller)
 
     @property
     def webhooks(self) -> LocalWebhooks:

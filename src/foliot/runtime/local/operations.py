@@ -14,8 +14,9 @@ from msgspec.structs import replace as changed
 
 from foliot.common.suggestions import check_word
 from foliot.engine.audit.completion import Completion
+from foliot.engine.audit.entry import act_entry
 from foliot.engine.audit.metering import By, Total, totals
-from foliot.engine.audit.words import check_filter
+from foliot.engine.audit.words import Act, check_filter
 from foliot.engine.budgets.declared import standings
 from foliot.engine.budgets.wakeups import paused_runs
 from foliot.engine.definition.references import list_all
@@ -33,14 +34,17 @@ from foliot.runtime.groups.store import (
 )
 from foliot.runtime.outcomes import CHANNEL, SCHEDULE, WEBHOOK, no_trigger, not_found
 from foliot.store.audit.chain import ChainHead
-from foliot.store.audit.log import AuditFilter, AuditRecord, SqlAuditLog, Verified
+from foliot.store.audit.log import AuditFilter, AuditRecord, SqlAuditLog, Verified, append_records
 from foliot.store.base import Database, Document, Filter, Key, ResourceStore
+from foliot.store.channel_links import ChannelLink, ChannelLinks
 from foliot.store.channels import ChannelDelivery, DeliveryState, Outbox, shown
+from foliot.store.journal.base import TransactionBody
 from foliot.store.journal.database import SqlJournal
 from foliot.store.ledger.budgets import SqlBudgetLedger
 from foliot.store.queue import limits as bounds
 from foliot.store.queue.limits import ClassInfo, Limit, Scope
 from foliot.store.queue.workers import WorkerInfo, list_workers
+from foliot.store.transaction import Tx
 from foliot.store.triggers import Slot, WebhookDelivery, deliveries_of, delivery_of, slots_of
 from foliot.tools.governance.judge import PolicyQuestion
 
@@ -233,6 +237,23 @@ class LocalSchedules(_Triggers, ScheduleGroup):
 class LocalChannels(_Triggers, ChannelGroup):
     """Implements `ChannelGroup`."""
 
+    def __init__(
+        self,
+        database: Database,
+        store: ResourceStore,
+        tasks: Callable[[], AbstractAsyncContextManager[Tasks]],
+        *,
+        caller: Identity = NOBODY,
+    ) -> None:
+        super().__init__(database, store, tasks)
+        self._caller = caller
+
+    @property
+    def _me(self) -> str:
+        from foliot.runtime.local.groups import whoami
+
+        return self._caller.user or whoami()
+
     async def list(self, *, namespace: str | None = "default") -> Rows[Document]:
         return await list_all(self._store, Filter(CHANNEL, namespace))
 
@@ -248,6 +269,29 @@ class LocalChannels(_Triggers, ChannelGroup):
     async def retry(self, name: str, key: int, *, namespace: str = "default") -> None:
         await self._declared(CHANNEL, namespace, name)
         await Outbox(self._db).retry(namespace, key, channel=name, now=time.time())
+
+    async def link(self, code: str, *, namespace: str = "default") -> ChannelLink:
+        # Whoever can open the store can do anything to it; on behalf of somebody else it goes by their roles.
+        me, owner = self._me, not self._caller.user
+        record = self._record("channel_linked", namespace, me)
+        return await ChannelLinks(self._db).enter(
+            code, namespace=namespace, user=me, owner=owner, now=time.time(), in_transaction=record
+        )
+
+    async def links(self, *, namespace: str = "default") -> Rows[ChannelLink]:
+        return await ChannelLinks(self._db).list(namespace)
+
+    async def unlink(self, id: str, *, namespace: str = "default") -> None:
+        record = self._record("channel_unlinked", namespace, id)
+        await ChannelLinks(self._db).delete(id, namespace=namespace, in_transaction=record)
+
+    def _record(self, verb: Act, namespace: str, name: str) -> TransactionBody:
+        entry = act_entry(self._me, "store", verb, "ChannelLink", namespace, name)
+
+        def record() -> Tx[None]:
+            yield from append_records([entry])
+
+        return record
 
 
 class LocalWebhooks(_Triggers, WebhookGroup):

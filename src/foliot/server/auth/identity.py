@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeAlias
 from foliot.errors import Denied, InvalidInput, NotFound, UsageError
 from foliot.kernel.identity import Identity, acting, is_name
 from foliot.settings.settings import NAME
+from foliot.store.access.users import EVERYWHERE, includes
 from foliot.store.base import Filter, Requirement
 
 Role: TypeAlias = Literal["reader", "operator", "approver", "author", "admin", "impersonator"]
@@ -24,9 +25,6 @@ ROLES: Final[Mapping[Role, str]] = {
     "admin": "all of it, and rules, tokens, and servers of tools",
     "impersonator": "has work done for other users, by name; no other role includes it",
 }
-# Held by being named, never as a part of another role: whoever pays, and whose rules hold, would be a matter of choice.
-NAMED_ONLY: Final[frozenset[Role]] = frozenset({"impersonator"})
-EVERYWHERE: Final = "*"
 # Said whether or not there is something: what is told depends only on who asks.
 HIDDEN: Final = "there is nothing of this name that you can see"
 # By a token of this server, a session of a browser, a token of the identity provider, the local key, or not at all.
@@ -63,14 +61,14 @@ class Caller:
 
     def may(self, role: Role, namespace: str) -> bool:
         """Whether they hold the role in this namespace; `*` asks for all namespaces."""
-        return _has(self.grants.get(EVERYWHERE), role) or _has(self.grants.get(namespace), role)
+        return includes(self.grants.get(EVERYWHERE), role) or includes(self.grants.get(namespace), role)
 
     def sees(self, namespace: str) -> bool:
         return self.may("reader", namespace)
 
     def somewhere(self, role: Role) -> bool:
         """Whether they hold the role in any namespace."""
-        return any(_has(roles, role) for roles in self.grants.values())
+        return any(includes(roles, role) for roles in self.grants.values())
 
     @property
     def namespaces(self) -> tuple[str, ...] | None:
@@ -160,7 +158,7 @@ def narrowed_to(
         limit = most.get(space, frozenset()) | most.get(EVERYWHERE, frozenset())
         if given and limit:  # every role includes reading, so two that differ have that in common
             both: set[Role] = {
-                role for role in ROLES if role in given | limit and _has(limit, role) and _has(given, role)
+                role for role in ROLES if role in given | limit and includes(limit, role) and includes(given, role)
             }
             found[space] = frozenset(both) or _READING
     return found
@@ -169,12 +167,6 @@ def narrowed_to(
 def granted_each(grants: Mapping[str, Iterable[str]]) -> dict[str, frozenset[Role]]:
     """Roles by namespace, from their names. Raises `UsageError` for a role that there is not."""
     return {namespace: frozenset(role_named(role) for role in roles) for namespace, roles in grants.items()}
-
-
-def _has(roles: frozenset[Role] | None, role: Role) -> bool:
-    if not roles:
-        return False
-    return role in roles or role == "reader" or ("admin" in roles and role not in NAMED_ONLY)
 
 
 # --- rights ----------------------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ from foliot.server.openapi.schema import (
 from foliot.server.tasks.messages import KNOWN, PHASES
 from foliot.sessions.base import Found, TurnView
 from foliot.sessions.chat_events import ChatEvent
+from foliot.store.channel_links import ChannelLink
 from foliot.store.channels import ChannelDelivery
 from foliot.store.folders import UserFolder
 from foliot.store.ledger.doubts import Doubt, DoubtPage
@@ -83,6 +84,7 @@ TYPES: Final[tuple[type[Struct], ...]] = (
     Slot,
     WebhookDelivery,
     ChannelDelivery,
+    ChannelLink,
     Session,
     UserFolder,
     TurnView,

@@ -20,13 +20,14 @@ from foliot.common.times import iso
 from foliot.errors import Denied, InvalidInput, NotFound
 from foliot.server.auth.authentication import TokenAuth
 from foliot.server.auth.guard import new_router
-from foliot.server.auth.identity import EVERYWHERE, NAMED_ONLY, Caller, asked_role, asked_space
+from foliot.server.auth.identity import Caller, asked_role, asked_space, role_named
 from foliot.server.auth.logins import tell
 from foliot.server.context import Services
 from foliot.server.http.bodies import form
 from foliot.server.http.parameters import Path
 from foliot.server.http.responses import Json
 from foliot.store.access.tokens import SqlTokens, TokenInfo
+from foliot.store.access.users import EVERYWHERE, NAMED_ONLY
 
 router = new_router("tokens")
 
@@ -117,7 +118,7 @@ def _check_named_roles(caller: Caller, roles: Sequence[str], space: str) -> None
     The operator of the installation gives it to anybody, but not to an own account by way of a token: such a token
     does no more than the account may.
     """
-    for role in sorted(NAMED_ONLY.intersection(roles)):
+    for role in map(role_named, sorted(NAMED_ONLY.intersection(roles))):
         if caller.may(role, space) or (caller.may("admin", EVERYWHERE) and not caller.account):
             continue
         raise Denied(

@@ -12,7 +12,7 @@ from foliot.engine.audit.words import Act
 from foliot.errors import Conflict, InvalidInput
 from foliot.resources.powers import KIND_POWERS
 from foliot.runtime.session_posts import RuntimePosts
-from foliot.server.audit import record
+from foliot.server.audit import ActRecord, record
 from foliot.server.auth.guard import new_router
 from foliot.server.auth.identity import HIDDEN, Caller, role_named
 from foliot.server.context import Services
@@ -22,6 +22,7 @@ from foliot.server.http.names import MOST, Limit, Name, Namespace, space
 from foliot.server.http.parameters import Path, Query
 from foliot.server.http.responses import Json
 from foliot.store.base import Key
+from foliot.store.channel_links import ChannelLinks, no_link
 
 router = new_router("triggers")
 
@@ -29,6 +30,7 @@ LONGEST_GRACE = 30 * 86400.0
 MOST_SLOTS = 500
 State = Annotated[str, Query(max_length=16, description="Only those that stand so: pending, sent or failed.")]
 DeliveryKey = Annotated[int, Path(ge=1, description="The number of the delivery.")]
+LinkId = Annotated[str, Path(max_length=128, description="The id of the link.")]
 Id = Annotated[str, Path(max_length=128, description="The id of the delivery.")]
 
 
@@ -47,6 +49,12 @@ class Rotation(msgspec.Struct, frozen=True):
 
 class Again(msgspec.Struct, frozen=True):
     by: str = ""
+
+
+class LinkCode(msgspec.Struct, frozen=True):
+    """A code that a channel showed."""
+
+    code: str
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -173,6 +181,51 @@ async def retry_delivery(
     return Json({"key": key})
 
 
+@router.get("/v1/channel-links")
+async def channel_links(services: Services, caller: Caller, namespace: Namespace = None) -> Response:
+    """Lists who has linked what they are called on channels: the caller's own links, for an admin all of them."""
+    where = space(namespace)
+    user = "" if caller.may("admin", where) else caller.name
+    return Json({"links": await ChannelLinks(services.database).list(where, user=user)})
+
+
+@router.post("/v1/channel-links")
+async def link_channel(request: Request, services: Services, caller: Caller, namespace: Namespace = None) -> Response:
+    """Link whom a channel showed a code with the caller, who speaks there as themselves from then on."""
+    entry, where = await form(request, LinkCode), space(namespace)
+    act = _link_act(services, caller, request, "channel_linked", where, caller.name)
+    link = await ChannelLinks(services.database).enter(
+        entry.code,
+        namespace=where,
+        user=caller.name,
+        owner=caller.known_by == "local",
+        now=services.runtime.inside.clock(),
+        in_transaction=act.record,
+    )
+    act.tell()
+    return Json(link)
+
+
+@router.post("/v1/channel-links/{id}/delete")
+async def unlink_channel(
+    id: LinkId, request: Request, services: Services, caller: Caller, namespace: Namespace = None
+) -> Response:
+    """End a link: the caller's own, or as an admin any. What its sender writes reaches no agent from then on."""
+    links, where = ChannelLinks(services.database), space(namespace)
+    link = await links.get(id, namespace=where)
+    if link.user != caller.name and not caller.may("admin", where):
+        raise no_link(id)
+    act = _link_act(services, caller, request, "channel_unlinked", where, id)
+    await links.delete(id, namespace=where, in_transaction=act.record)
+    act.tell()
+    return Response(status_code=204)
+
+
+def _link_act(services: Services, caller: Caller, request: Request, verb: Act, namespace: str, name: str) -> ActRecord:
+    id: str = request.scope[REQUEST_ID]
+    return ActRecord(services.runtime, caller, verb, "ChannelLink", namespace, name, request=id)
+
+
 # --- hooks ---------------------------------------------------------------------------------------------------------
 
 
@@ -191,7 +244,8 @@ async def source_changed(
         raise Conflict(f"the hook {name!r} is suspended")
     event = source_event(hook, change.path, change.integration, change.items, change.new_items_hash)
     inside = services.runtime.inside
-    firing = HookFiring(services.database, inside.tasking.tasks, RuntimePosts(inside.sessions))
+    posts = RuntimePosts(inside.sessions, inside.database, clock=inside.clock)
+    firing = HookFiring(services.database, inside.tasking.tasks, posts)
     made = await firing.fire(hook, event)
     await _record(services, caller, request, "fired", KIND, where, name)
     return Json({"event": event.id, "made": made})

@@ -18,11 +18,12 @@ from msgspec import Struct
 
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.identity import Person
-from foliot.store.access.users import take_name
-from foliot.store.base import Database
+from foliot.store.access.users import holds, take_name
+from foliot.store.base import Database, DeclaredBy
 from foliot.store.transaction import Row, Tx, run
 
 PREFIX: Final = "fol"
+IMPERSONATOR: Final = "impersonator"
 _FORM: Final = re.compile(r"fol_([a-z0-9]{12})_([A-Za-z0-9_-]{43})")
 _NOBODY: Final = "0" * 64
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
@@ -161,6 +162,28 @@ class SqlTokens:
         if info is not None and info.owner_disabled_at is not None:
             return f"the account {info.owner}, which made the token {name}, is disabled"
         return ""
+
+    async def holds(self, name: str, role: str, namespace: str, *, now: float) -> bool | None:
+        """Whether the account or token of this name has a role in a namespace now; a token no more than its owner.
+
+        None for a name of neither: what an identity provider says of somebody is known only while they are here.
+        """
+        account = await self._db.read("user_find", name=name.lower()) if name else []
+        if account:
+            return account[0]["disabled_at"] is None and holds(_grants.decode(account[0]["grants"]), role, namespace)
+        info = await self.find(name) if name else None
+        if info is None:
+            return None
+        if not info.good(now):
+            return False
+        own = dict.fromkeys(info.namespaces, info.roles)
+        return holds(own, role, namespace) and (info.owner_grants is None or holds(info.owner_grants, role, namespace))
+
+    async def may_name(self, declarer: DeclaredBy, user: str, namespace: str, *, now: float) -> bool:
+        """Whether work may be done for a user because this declarer has named them, by their rights of this moment."""
+        if declarer.operator or user in ("", declarer.user):
+            return True
+        return bool(await self.holds(declarer.user, IMPERSONATOR, namespace, now=now))
 
     async def revoke(self, word: str, *, now: float) -> TokenInfo:
         """Make the token of this name or id worthless. Raises `NotFound`, also when it was revoked before."""

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -24,8 +24,23 @@ from foliot.store.transaction import Row, Tx, one, rows, run, value
 # Roles by namespace; `*` is all of them.
 Grants: TypeAlias = Mapping[str, Sequence[str]]
 SETUP_PREFIX: Final = "fos"
+EVERYWHERE: Final = "*"
+# Held by being named, never as a part of another role: whoever pays, and whose rules hold, would be a matter of choice.
+NAMED_ONLY: Final = frozenset({"impersonator"})
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,61}[a-z0-9])?")
 _grants = msgspec.json.Decoder(dict[str, tuple[str, ...]])
+
+
+def includes(roles: Collection[str] | None, role: str) -> bool:
+    """Whether a role is among these or a part of one: every role includes reading, an admin may do nearly all."""
+    if not roles:
+        return False
+    return role in roles or role == "reader" or ("admin" in roles and role not in NAMED_ONLY)
+
+
+def holds(grants: Grants, role: str, namespace: str) -> bool:
+    """Whether these grants include a role in a namespace."""
+    return any(includes(grants.get(space), role) for space in (EVERYWHERE, namespace))
 
 
 class UserInfo(Struct, frozen=True):

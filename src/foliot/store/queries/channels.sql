@@ -187,3 +187,60 @@ DELETE FROM taken_message
        SELECT MAX(page.at)
          FROM (SELECT older.at AS at FROM taken_message AS older WHERE older.at < :before
                 ORDER BY older.at LIMIT :count) AS page);
+
+-- name: channel_code_put
+INSERT INTO channel_code (digest, namespace, name, channel, sender, terms, expires_at)
+VALUES (:digest, :namespace, :name, :channel, :sender, :terms, :expires_at)
+ON CONFLICT (channel, sender) DO UPDATE
+   SET digest = excluded.digest, namespace = excluded.namespace, name = excluded.name, terms = excluded.terms,
+       expires_at = excluded.expires_at;
+
+-- name: channel_code_expire
+DELETE FROM channel_code WHERE channel = :channel AND expires_at <= :now;
+
+-- name: channel_code_count
+SELECT COUNT(*) AS number FROM channel_code WHERE channel = :channel;
+
+-- name: channel_code_take
+-- Whoever is first has it.
+DELETE FROM channel_code WHERE digest = :digest AND namespace = :namespace
+RETURNING namespace, name, channel, sender, terms, expires_at;
+
+-- name: channel_code_forget
+DELETE FROM channel_code WHERE channel = :channel;
+
+-- name: channel_link_put
+INSERT INTO channel_link (id, namespace, name, channel, sender, user_name, owner, terms, at)
+VALUES (:id, :namespace, :name, :channel, :sender, :user_name, :owner, :terms, :at)
+ON CONFLICT (channel, sender) DO UPDATE
+   SET id = excluded.id, namespace = excluded.namespace, name = excluded.name, user_name = excluded.user_name,
+       owner = excluded.owner, terms = excluded.terms, at = excluded.at;
+
+-- name: channel_link_of_sender
+SELECT id, namespace, name, channel, sender, user_name, owner, terms, at FROM channel_link
+ WHERE channel = :channel AND sender = :sender;
+
+-- name: channel_link_list
+-- reads: many
+SELECT id, namespace, name, channel, sender, user_name, owner, terms, at FROM channel_link
+ WHERE namespace = :namespace ORDER BY id LIMIT :count;
+
+-- name: channel_link_list_of_user
+-- reads: many
+SELECT id, namespace, name, channel, sender, user_name, owner, terms, at FROM channel_link
+ WHERE namespace = :namespace AND user_name = :user_name ORDER BY id LIMIT :count;
+
+-- name: channel_links_of_channel
+-- reads: many
+SELECT id, namespace, name, channel, sender, user_name, owner, terms, at FROM channel_link
+ WHERE channel = :channel ORDER BY sender LIMIT :count;
+
+-- name: channel_link_get
+SELECT id, namespace, name, channel, sender, user_name, owner, terms, at FROM channel_link
+ WHERE id = :id AND namespace = :namespace;
+
+-- name: channel_link_delete
+DELETE FROM channel_link WHERE id = :id AND namespace = :namespace;
+
+-- name: channel_link_forget
+DELETE FROM channel_link WHERE channel = :channel;

@@ -54,8 +54,8 @@ def session_order(
 ) -> SessionOrder:
     """Returns the order that `spec.session` of a trigger makes.
 
-    It acts for whoever declared the trigger. Only where the operator did, it may be for another user; else the session
-    of another is refused when the order is carried out.
+    It acts for whoever declared the trigger. For another user it acts where the operator did, or somebody with the role
+    impersonator; that is judged when the order is carried out, and the session of another is refused then.
     """
     user: str = target.get("user") or declarer.user
     identity = Identity(declarer.user, via=via)
