@@ -23,11 +23,13 @@ from foliot.kernel.messages import (
 )
 from foliot.models.config import GatewayConfig
 from foliot.models.gateways.gemini import GeminiGateway
+from foliot.models.routing.endpoints import EndpointConfig
+from foliot.models.routing.router import Router
 from foliot.models.wire.base import WireError
 from foliot.models.wire.gemini import GeminiWire
 from foliot.models.wire.schemas import OPEN_API, Inexpressible, translated
 from foliot.models.wire.values import CallIds, is_own_id
-from simulators.provider import WireServer
+from simulators.provider import Fault, Play, WireRequest, WireServer
 
 WIRE = GeminiWire()
 SIGNED = ToolCall("foliot_x_0", "memory.write", '{"k": 1}', "gemini.call:sig")
@@ -291,3 +293,40 @@ async def test_the_key_stands_in_a_header_and_never_in_the_address(auth: str, he
         "/v1beta/publishers/google/models/x%20y:streamGenerateContent?alt=sse",
     ]
     assert server.requests[0].headers[header] == value
+
+
+NOT_VALID = {
+    "error": {
+        "code": 400,
+        "message": "API key not valid. Please pass a valid API key.",
+        "status": "INVALID_ARGUMENT",
+        "details": [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}],
+    }
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_key_that_was_rotated_is_looked_up_and_the_question_asked_again(stream: bool) -> None:
+    """Gemini refuses a key with 400, not with 401."""
+
+    def script(request: WireRequest) -> Play:
+        if request.headers["x-goog-api-key"] == "new":
+            return Play(ModelResponse(Message("assistant", (Text("here"),)), model="m", id="1"))
+        return Play(fault=Fault("status", status=400, body=json.dumps(NOT_VALID).encode()))
+
+    async with WireServer(script) as server:
+
+        def endpoint(key: str) -> EndpointConfig:
+            return EndpointConfig("g", GatewayConfig("google", base_url=f"{server.url}/v1beta", api_key=key, model="m"))
+
+        async def anew(name: str) -> EndpointConfig:
+            return endpoint("new")
+
+        router = Router(lambda _: endpoint("old"), look_anew=anew)
+        answer = await router.respond("g", ask(model=""), on_delta=(lambda _: None) if stream else None)
+        await router.close()
+
+    assert (answer.message.text, [each.headers["x-goog-api-key"] for each in server.requests]) == (
+        "here",
+        ["old", "new"],
+    )

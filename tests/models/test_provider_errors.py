@@ -94,7 +94,13 @@ def test_a_conversation_that_is_too_long_is_told_apart_however_it_is_said(status
 
 
 @pytest.mark.parametrize(
-    "message", ["unknown parameter: context", "the name is too long", "max_tokens is larger than the maximum"]
+    "message",
+    [
+        "unknown parameter: context",
+        "the user wrote 'invalid api key'",
+        "the name is too long",
+        "max_tokens is larger than the maximum",
+    ],
 )
 def test_other_refusals_are_not_taken_for_a_conversation_that_is_too_long(message: str) -> None:
     assert type(refusal(ProviderWords(message), provider="p", status=400)) is ModelRequestError
@@ -158,6 +164,12 @@ _GEMINI = "You exceeded your current quota, please check your plan and billing d
         (ModelRequestTooLarge, 413, {"error": {"type": "request_too_large", "message": "Request exceeds the maximum size"}}),  # Anthropic
         (ModelRequestTooLarge, 413, {"error": {"message": "Request too large for model `moonshotai/kimi-k2-instruct` in organization `org_01` service tier `on_demand` on tokens per minute (TPM): Limit 10000, Requested 15088, please reduce your message size and try again.", "type": "tokens", "code": "rate_limit_exceeded"}}),  # Groq
         (ModelRequestTooLarge, 400, {"error": {"code": 400, "message": "Request payload size exceeds the limit: 20971520 bytes.", "status": "INVALID_ARGUMENT"}}),  # Gemini
+        (ModelRequestTooLarge, 429, {"error": {"message": "Request too large for gpt-4o in organization org-01 on tokens per min (TPM): Limit 30000, Requested 37215. The input or output tokens must be reduced in order to run successfully.", "type": "tokens", "param": None, "code": "rate_limit_exceeded"}}),  # OpenAI
+        (ModelRateLimited, 429, {"error": {"message": "Rate limit reached for gpt-4o in organization org-01 on tokens per min (TPM): Limit 30000, Used 29000, Requested 1500. Please try again in 1s.", "type": "tokens", "code": "rate_limit_exceeded"}}),  # OpenAI
+        # --- a key that is refused by another status than 401
+        (ModelAuthError, 400, {"error": {"code": 400, "message": "API key not valid. Please pass a valid API key.", "status": "INVALID_ARGUMENT", "details": [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID", "domain": "googleapis.com"}]}}),  # Gemini
+        (ModelAuthError, 400, [{"error": {"code": 400, "message": "API key expired. Please renew the API key.", "status": "INVALID_ARGUMENT"}}]),  # Gemini, as OpenAI has it
+        (ModelAuthError, 400, {"code": "Client specified an invalid argument", "error": "Incorrect API key provided: xa***23. You can obtain an API key from https://console.x.ai."}),  # x-ai
         # --- and what is none of these
         (ModelAuthError, 403, {"error": {"message": "Your account may not use this model", "type": "permission_error"}}),
         (ModelOverloaded, 500, {"error": {"message": "Internal server error", "type": "api_error"}}),
@@ -240,7 +252,10 @@ json_values = st.recursive(
     lambda x: (
         st.lists(x, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["error", "message", "code", "type", "status", "details", "detail", "retryDelay"]), x
+            st.sampled_from(
+                ["error", "message", "code", "type", "status", "details", "detail", "retryDelay", "reason"]
+            ),
+            x,
         )
     ),
     max_leaves=9,

@@ -8,7 +8,7 @@ texts.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -89,6 +89,7 @@ _TOO_LONG: Final = _any_of(
     r"`inputs` (tokens \+ `max_new_tokens` must be <=|must have less than)",  # Together
     r"reduce the length of the (messages|input|prompt)",
 )
+_CHECK_KEY: Final = "check the endpoint's secret, and what its account may use"
 # In the order in which they are looked for: an account without money may be told so by any status.
 MEANINGS: Final = (
     Meaning(
@@ -106,6 +107,16 @@ MEANINGS: Final = (
             r"quota exceeded for metric[^*]{0,200}\blimit: 0\b",  # a model that the plan does not have at all
         ),
         frozenset({None, 400, 401, 403, 429}),
+    ),
+    Meaning(
+        ModelAuthError,
+        _CHECK_KEY,
+        frozenset({"api_key_invalid"}),  # Gemini, as the reason of a 400
+        words=_any_of(
+            r"^api key (not valid|not found|expired)",  # Gemini
+            r"^(incorrect|invalid) api key",  # x-ai
+        ),
+        among=frozenset({None, 400}),
     ),
     Meaning(
         ModelContentFiltered,
@@ -135,6 +146,8 @@ MEANINGS: Final = (
         frozenset({"request_too_large"}),
         frozenset({413}),
         _any_of(r"payload size exceeds the limit", r"request (body|entity)?( is)? ?too large", r"payload too large"),
+        # 429: one request asks for more than a minute has, so no minute will do (OpenAI).
+        frozenset({None, 400, 429}),
     ),
 )
 
@@ -172,17 +185,21 @@ def _read(payload: Any) -> ProviderWords:
         message = msgspec.json.encode(message).decode()
     given = [inner.get(key) for key in ("code", "type", "status")]
     status = next((int(str(value)) for value in given if _is_status(value)), None)
+    listed: Any = inner.get("details")
+    listed = cast("list[Any]", listed) if isinstance(listed, list) else []
+    details = [cast("dict[str, Any]", each) for each in listed if isinstance(each, dict)]
+    given += [each.get("reason") for each in details]  # google.rpc.ErrorInfo
     names = tuple(value.lower() for value in given if isinstance(value, str) and not value.isdigit())
-    return ProviderWords(message, names, status, _retry_info(inner.get("details")))
+    return ProviderWords(message, names, status, _retry_info(details))
 
 
 def _is_status(value: Any) -> bool:
     return isinstance(value, (int, str)) and re.fullmatch(r"[45]\d\d", str(value), re.ASCII) is not None
 
 
-def _retry_info(details: Any) -> float | None:
-    for detail in cast("list[Any]", details) if isinstance(details, list) else []:
-        if isinstance(detail, dict) and isinstance(delay := cast("dict[str, Any]", detail).get("retryDelay"), str):
+def _retry_info(details: Sequence[Mapping[str, Any]]) -> float | None:
+    for detail in details:
+        if isinstance(delay := detail.get("retryDelay"), str):
             return duration(delay)
     return None
 
@@ -239,7 +256,7 @@ def _classify(status: int | None, said: ProviderWords) -> tuple[type[ModelError]
     if status is None:
         return ModelOverloaded, None, None
     if status in (401, 403):
-        return ModelAuthError, "check the endpoint's secret, and what its account may use", None
+        return ModelAuthError, _CHECK_KEY, None
     if status == 429:
         return ModelRateLimited, None, None
     if status == 408:
