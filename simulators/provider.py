@@ -60,13 +60,15 @@ class Fault:
 class Play:
     """One answer. `pieces` is into how many frames its text is cut when the client asked for a stream.
 
-    `pause` is the time between two frames; without one, the network may deliver many of them together.
+    `pause` is the time between two frames; without one, the network may deliver many of them together. `kind` is what
+    a stream is called in the place of its own type, as proxies do.
     """
 
     response: ModelResponse | None = None
     pieces: int = 4
     pause: float = 0.0
     fault: Fault | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,7 @@ class WireServer:
             return await _Trouble(self, play, wire, stream, reader, writer).play(play.fault)
         frames = self._frames(play, wire, stream)
         if stream:
-            await _send_stream(writer, wire, frames, pause=play.pause)
+            await _send_stream(writer, wire, frames, pause=play.pause, kind=play.kind)
         else:
             await _send(writer, frames[0])
         return True
@@ -225,9 +227,15 @@ async def _send(
 
 
 async def _send_stream(
-    writer: asyncio.StreamWriter, wire: WireFormat, frames: list[bytes], *, end: bool = True, pause: float = 0.0
+    writer: asyncio.StreamWriter,
+    wire: WireFormat,
+    frames: list[bytes],
+    *,
+    end: bool = True,
+    pause: float = 0.0,
+    kind: str = "",
 ) -> None:
-    writer.write(_head(200, wire.stream_type, None))
+    writer.write(_head(200, kind or wire.stream_type, None))
     for frame in frames:
         writer.write(_chunk(frame))
         await writer.drain()

@@ -31,6 +31,7 @@ from foliot.models.wire.schemas import OPEN_API, Inexpressible, translated
 from foliot.models.wire.values import CallIds, is_own_id
 from simulators.provider import Fault, Play, WireRequest, WireServer
 
+genai = pytest.importorskip("google.genai")
 WIRE = GeminiWire()
 SIGNED = ToolCall("foliot_x_0", "memory.write", '{"k": 1}', "gemini.call:sig")
 
@@ -330,3 +331,79 @@ async def test_a_key_that_was_rotated_is_looked_up_and_the_question_asked_again(
         "here",
         ["old", "new"],
     )
+
+
+def stream(*parts: dict[str, Any]) -> tuple[ModelResponse, list[Any]]:
+    """Parts as a stream has them, one in each frame, read by us, and each taken by Google's own SDK."""
+    request = ask(tools=(ToolSpec("memory.write"),))
+    assembler = WIRE.assembler(WIRE.names(request), CallIds(request, lambda: b"seed"))
+    deltas: list[Any] = []
+    for number, part in enumerate(parts):
+        reason = {"finishReason": "STOP"} if number + 1 == len(parts) else {}
+        frame = {"candidates": [{"content": {"role": "model", "parts": [part]}, **reason}]}
+        genai.types.GenerateContentResponse.model_validate(frame)
+        deltas.extend(assembler.feed(json.dumps(frame).encode()))
+    return assembler.finish(), deltas
+
+
+def piece(path: str, goes_on: bool = True, **value: Any) -> dict[str, Any]:
+    part = {"jsonPath": path, "willContinue": goes_on, **value}
+    return {"functionCall": {"partialArgs": [part], "willContinue": True}}
+
+
+END = {"functionCall": {}}
+
+
+def test_arguments_that_are_streamed_in_pieces_are_one_call() -> None:
+    """As Vertex sends them when `streamFunctionCallArguments` is on."""
+    answer, deltas = stream(
+        {"functionCall": {"name": "memory_write", "id": "c1", "willContinue": True}, "thoughtSignature": "sig"},
+        piece("$.to.city", stringValue="Os"),
+        piece("$.to.city", goes_on=False, stringValue="lo"),
+        piece("$.to['zip code']", stringValue="0150"),
+        piece("$.parcels[0].grams", numberValue=50),
+        piece("$.parcels[1].grams", numberValue=0.5),
+        piece("$.fast", boolValue=True),
+        piece("$.note", nullValue="NULL_VALUE"),
+        END,
+        END,
+        {"functionCall": {"name": "memory_write", "args": {"whole": 1}}},
+    )
+
+    first, second = answer.message.calls
+    assert (first.id, first.name, first.opaque) == ("c1", "memory.write", "gemini.call:sig")
+    assert json.loads(first.arguments) == {
+        "to": {"city": "Oslo", "zip code": "0150"},
+        "parcels": [{"grams": 50}, {"grams": 0.5}],
+        "fast": True,
+        "note": None,
+    }
+    assert second.arguments == '{"whole": 1}'
+    assert [each.arguments for each in deltas] == [first.arguments, second.arguments]
+    assert answer.stop == "tool_calls"
+
+
+BEGUN = {"functionCall": {"name": "memory_write", "willContinue": True}}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (BEGUN, piece("$.a", stringValue="x")),  # the stream ends within
+        (BEGUN, piece("$.a[1]", stringValue="x"), END),
+        (BEGUN, piece("$.a", stringValue="x"), piece("$.a.b", stringValue="x"), END),
+        (BEGUN, piece("$.a.b", stringValue="x"), piece("$.a", stringValue="x"), END),
+        (BEGUN, piece("$..a", stringValue="x"), END),
+        (BEGUN, piece("$.a[*]", stringValue="x"), END),
+        (BEGUN, piece("", stringValue="x"), END),
+        (BEGUN, piece("$" + ".a" * 5000, stringValue="x"), END),
+    ],
+)
+def test_pieces_that_make_no_arguments_are_no_answer(parts: tuple[dict[str, Any], ...]) -> None:
+    with pytest.raises(WireError):
+        stream(*parts)
+
+
+def test_a_call_whose_arguments_have_begun_to_come_may_have_none() -> None:
+    answer, _ = stream(BEGUN, END)
+    assert answer.message.calls[0].arguments == "{}"

@@ -23,7 +23,7 @@ from foliot.models.gateways.ollama import OllamaGateway
 from foliot.models.wire.base import Unsendable
 from foliot.models.wire.ollama import OllamaOptions, OllamaWire
 from foliot.models.wire.values import CallIds, is_own_id
-from simulators.provider import WireServer
+from simulators.provider import Fault, Play, WireServer
 
 
 def ask(*messages: Message, **changes: Any) -> ModelRequest:
@@ -84,13 +84,14 @@ def test_media_without_a_place_are_refused(media: Media) -> None:
         build(ask(Message("user", (media,))))
 
 
-async def test_thinking_text_and_calls_stream_line_by_line() -> None:
+@pytest.mark.parametrize("kind", ["application/x-ndjson", "application/json", "text/plain"])
+async def test_thinking_text_and_calls_stream_line_by_line(kind: str) -> None:
     given = ModelResponse(
         Message("assistant", (Reasoning("hm, let me see"), Text("I ask."), ToolCall("", "search", '{"q":"x"}'))),
         stop="tool_calls",
         model="llama",
     )
-    async with WireServer([given]) as server:
+    async with WireServer([Play(given, kind=kind)]) as server:
         gateway = OllamaGateway(GatewayConfig("ollama", server.url))
         deltas: list[Any] = []
         answer = await gateway.respond(ask(tools=(ToolSpec("search"),)), on_delta=deltas.append)
@@ -103,6 +104,18 @@ async def test_thinking_text_and_calls_stream_line_by_line() -> None:
     assert len(deltas) > 6
     assert server.requests[0].path == "/api/chat"
     assert "authorization" not in server.requests[0].headers
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+async def test_a_server_that_answers_a_stream_with_one_object_is_read(indent: int | None) -> None:
+    said = {"role": "assistant", "content": "I ask."}
+    body = json.dumps({"model": "m", "message": said, "done": True, "done_reason": "stop"}, indent=indent).encode()
+    async with WireServer([Play(fault=Fault("status", status=200, body=body))]) as server:
+        gateway = OllamaGateway(GatewayConfig("ollama", server.url))
+        deltas: list[Any] = []
+        answer = await gateway.respond(ask(), on_delta=deltas.append)
+        await gateway.close()
+    assert (answer.message.text, [each.text for each in deltas]) == ("I ask.", ["I ask."])
 
 
 def test_arguments_that_come_as_a_string_are_read() -> None:

@@ -179,3 +179,25 @@ async def test_the_gateway_posts_to_responses() -> None:
         await gateway.close()
     assert server.requests[0].path == "/v1/responses"
     assert server.requests[0].headers["authorization"] == "Bearer sk-1"
+
+
+@pytest.mark.parametrize("given", [None, {}, "", "{}"])
+def test_a_call_without_arguments_is_one_with_none(given: Any) -> None:
+    call = {"type": "function_call", "call_id": "c1", "name": "memory_write", "arguments": given}
+    whole = parse(status="completed", output=[call])
+    body = {"id": "r", "model": "m", "status": "completed", "output": [call]}
+    streamed, deltas = assemble(
+        {"type": "response.output_item.added", "output_index": 0, "item": call},
+        {"type": "response.completed", "response": body},
+    )
+    assert [each.message.calls[0].arguments for each in (whole, streamed)] == ["{}", "{}"]
+    assert deltas[0].name == "memory.write"
+
+
+@pytest.mark.parametrize("texts", [[], ["one"], ["one", "two"], ["a\n\nb", "", "c"], ["", ""]])
+def test_the_summaries_of_a_thought_go_back_as_many_as_they_came(texts: list[str]) -> None:
+    summary = [{"type": "summary_text", "text": text} for text in texts]
+    item = {"type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": "enc"}
+    answer = parse(status="completed", output=[item, {"type": "message", "content": []}])
+    (sent, *_) = build(ask(answer.message))["input"]
+    assert sent == item

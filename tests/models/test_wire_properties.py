@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import copy
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -314,3 +316,29 @@ def test_a_result_without_anything_is_said_to_be_empty(path: str) -> None:
             )
         )
         assert "(empty result)" in _texts(WIRES[path].build_body(asked, WIRES[path].names(asked), stream=False))
+
+
+def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The places of all fields. What says which kind of thing stands there, and in which order, is never left out."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in items:
+        if isinstance(key, str) and key != "type":
+            yield (*path, key)
+        yield from places(each, (*path, key))
+
+
+@every_format
+def test_a_null_in_the_place_of_a_field_is_a_field_that_is_left_out(path: str) -> None:
+    """Compatible servers write null for whatever they do not say: `arguments` of a call without any, for one."""
+    wire, shape = WIRES[path], format_of(path)
+    assert shape is not None
+    said = (Reasoning("hm", signature="c2ln"), Text("hi"), ToolCall("c1", "search", '{"q":1}'))
+    whole = shape.body(ModelResponse(Message("assistant", said), Usage(9, 9), "tool_calls", "m", "", "id"))
+    for place in places(whole):
+        body = copy.deepcopy(whole)
+        at: Any = body
+        for step in place[:-1]:
+            at = at[step]
+        at[place[-1]] = None
+        with suppress(WireError, ProviderFault):  # without it there is no answer; anything else is a fault of ours
+            wire.parse(msgspec.json.encode(body), wire.names(request()), CallIds(request(), lambda: b"seed"))

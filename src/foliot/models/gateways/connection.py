@@ -226,7 +226,8 @@ class HttpEndpoint:
         It returns None for a piece that brought nothing of the answer (a sign of life, half a line): when that goes on
         for the total time, it is a time-out. A stream that brings something is never too long.
         Some compatible servers ignore `stream` and answer at once: their whole JSON answer is returned instead. With
-        `whole_json` it is known by its first byte, because they also call it, and a stream, by any other type.
+        `whole_json` it is known by its first byte; else it is one line like any other, unless it is laid out for
+        people. Its type says nothing: they, and proxies, call it and a stream by any.
         Once `is_ending`, what else may come is waited for only shortly: some leave the connection open.
         Raises a `ModelError`; what `on_chunk` raises passes through.
         """
@@ -237,8 +238,7 @@ class HttpEndpoint:
             ):
                 chunk = await self._beginning(response)
                 self._check_type(response, chunk)
-                is_json = chunk.lstrip().startswith((b"{", b"[")) if whole_json else _is_json(response)
-                if is_json:
+                if chunk.lstrip().startswith((b"{", b"[")) if whole_json else _is_laid_out(chunk):
                     return await self._read(response, chunk)
                 left = self._config.max_response_bytes
                 patience.watch_silence(response)
@@ -459,8 +459,9 @@ class HttpEndpoint:
         ) from error  # fmt: skip
 
 
-def _is_json(response: aiohttp.ClientResponse) -> bool:
-    return response.content_type == "application/json"
+def _is_laid_out(chunk: bytes) -> bool:
+    """Whether JSON begins with a bracket that has a line of its own."""
+    return chunk.lstrip().partition(b"\n")[0].strip() in (b"{", b"[")
 
 
 class _Pace:

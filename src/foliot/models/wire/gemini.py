@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 import msgspec
@@ -48,7 +48,7 @@ from foliot.models.wire.schemas import (
     open_api_schema,
 )
 from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of, tool_names
-from foliot.models.wire.values import CallIds, Count, arguments_object, count, is_own_id, raw_arguments, tier_of
+from foliot.models.wire.values import CallIds, Count, arguments_object, count, is_own_id, raw_piece, tier_of
 
 # --- gemini answer ---------------------------------------------------------------------------------------------------
 
@@ -78,10 +78,21 @@ NOTED: Final = {
 """Parts that are not kept. What else there is says something of the part beside it, and is none of its own."""
 
 
+class _PartialArg(Struct, rename="camel"):
+    """A piece of an argument; a text is continued by the next piece of the same path."""
+
+    json_path: str | None = None
+    string_value: str | None = None
+    number_value: int | float | None = None
+    bool_value: bool | None = None
+
+
 class _FunctionCall(Struct, rename="camel"):
     id: str | None = None
-    name: str = ""
+    name: str | None = None
     args: msgspec.Raw = msgspec.Raw()
+    partial_args: list[_PartialArg] | None = None
+    will_continue: bool | None = None
 
 
 class _Inline(Struct, rename="camel"):
@@ -188,6 +199,82 @@ def parse_gemini(body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
     return assembler.finish()
 
 
+_PATH_STEP: Final = re.compile(r"""\.([^.\[]+)|\[(\d{1,4})\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]""")
+_MOST_STEPS: Final = 64
+
+
+_Tree: TypeAlias = "dict[str | int, _Tree | str | float | bool | None]"
+"""Arguments by the steps to them: a list is a tree of numbers until all of it has come."""
+
+
+class _BegunCall:
+    """A call whose arguments come in pieces, each with the place in the object that it belongs to."""
+
+    def __init__(self) -> None:
+        self.id: str | None = None
+        self.name = ""
+        self.signature: str | None = None
+        self.written = ""  # as much as was paid for, whatever becomes of it
+        self._whole = ""
+        self._pieces: _Tree = {}
+
+    def add(self, call: _FunctionCall, signature: str | None) -> None:
+        """Takes one piece. Raises `WireError` for a place that there cannot be."""
+        self.id = self.id or call.id
+        self.name = self.name or call.name or ""
+        self.signature = self.signature or signature
+        self._whole = raw_piece(call.args) or self._whole
+        for piece in call.partial_args or ():
+            steps = _steps(piece.json_path or "")
+            value = piece.bool_value if piece.number_value is None else piece.number_value
+            value = value if piece.string_value is None else piece.string_value
+            _put(self._pieces, steps, value)
+            self.written += str(value)
+
+    def arguments(self) -> str:
+        return msgspec.json.encode(_plain(self._pieces)).decode() if self._pieces else self._whole or "{}"
+
+
+def _steps(path: str) -> list[str | int]:
+    """The steps of a JSON path such as `$.parcels[0].city`. Raises `WireError` for one that names no single place."""
+    found: list[str | int] = []
+    at = 1
+    while path.startswith("$") and at < len(path) and len(found) < _MOST_STEPS:
+        if (step := _PATH_STEP.match(path, at)) is None:
+            break
+        name, index, single, double = step.groups()
+        quoted = single if single is not None else double
+        found.append(int(index) if index else name if quoted is None else re.sub(r"\\(.)", r"\1", quoted))
+        at = step.end()
+    if not found or at < len(path) or isinstance(found[0], int):
+        raise WireError(f"a piece of a call has no place in its arguments: {path[:80]!r}")
+    return found
+
+
+def _put(tree: _Tree, steps: Sequence[str | int], value: str | float | bool | None) -> None:
+    """Puts a value in its place, and joins a text to what came before. Raises `WireError` where something else is."""
+    for step in steps[:-1]:
+        below = tree.setdefault(step, {})
+        if not isinstance(below, dict):
+            raise WireError("a piece of a call is put below a value")
+        tree = below
+    before = tree.get(steps[-1])
+    if isinstance(before, dict):
+        raise WireError("a piece of a call is put in the place of an object")
+    tree[steps[-1]] = before + value if isinstance(before, str) and isinstance(value, str) else value
+
+
+def _plain(tree: _Tree) -> Any:
+    """The object or list that a tree stands for. Raises `WireError` for a list with a hole in it."""
+    made = {step: _plain(each) if isinstance(each, dict) else each for step, each in tree.items()}
+    places = sorted(step for step in made if isinstance(step, int))
+    if not places:
+        return made
+    if places != list(range(len(made))):
+        raise WireError("the pieces of a call leave a hole in a list")
+    return [made[place] for place in places]
+
+
 class GeminiAssembler:
     """Assembles a streamed Gemini answer.
 
@@ -201,6 +288,7 @@ class GeminiAssembler:
         self._parts: list[Part] = []
         self._open: list[str] = []
         self._open_thought = False
+        self._begun: _BegunCall | None = None
         self._calls = 0
         self._usage: _Usage | None = None
         self._reason: str | None = None
@@ -273,16 +361,7 @@ class GeminiAssembler:
         signature = part.thought_signature
         if part.function_call is not None:
             self._close()
-            call = part.function_call
-            made = ToolCall(
-                self._ids.claim(call.id),
-                self._names.real(call.name),
-                raw_arguments(call.args),
-                mark(ON_CALL, signature) if signature else None,
-            )
-            self._parts.append(made)
-            deltas.append(ToolCallDelta(self._calls, made.id, made.name, made.arguments))
-            self._calls += 1
+            self._take_call(part.function_call, signature, deltas)
         elif part.inline_data is not None:
             self._close()
             self._parts.append(Media(part.inline_data.mime_type, data=part.inline_data.data))
@@ -295,6 +374,27 @@ class GeminiAssembler:
             return
         elif signature:
             self._write("", False, signature, deltas)
+
+    def _take_call(self, call: _FunctionCall, signature: str | None, deltas: list[Delta]) -> None:
+        """Takes a whole call, or a piece of one whose arguments are streamed: only its first piece has the name."""
+        if self._begun is None and not (call.name or call.args or call.id):
+            return  # the end of a call that has ended
+        if self._begun is not None and call.name:
+            self._end_call(deltas)  # it was not said that the one before had ended
+        begun = self._begun or _BegunCall()
+        begun.add(call, signature)
+        self._begun = begun
+        if not call.will_continue:
+            self._end_call(deltas)
+
+    def _end_call(self, deltas: list[Delta]) -> None:
+        begun, self._begun = self._begun, None
+        assert begun is not None, "there is a call to end"
+        opaque = mark(ON_CALL, begun.signature) if begun.signature else None
+        made = ToolCall(self._ids.claim(begun.id), self._names.real(begun.name), begun.arguments(), opaque)
+        self._parts.append(made)
+        deltas.append(ToolCallDelta(self._calls, made.id, made.name, made.arguments))
+        self._calls += 1
 
     def _write(self, text: str, thought: bool, signature: str | None, deltas: list[Delta]) -> None:
         if text:
@@ -323,12 +423,16 @@ class GeminiAssembler:
                 written += part.text
             elif isinstance(part, ToolCall):
                 written += part.name + part.arguments
+        if self._begun is not None:
+            written += self._begun.written
         return _usage(self._usage, self._searches), written
 
     def finish(self) -> ModelResponse:
         self._close()
         if self._reason is None and not self._blocked:
             raise WireError("its answer was cut before it was finished, or holds no candidate")
+        if self._begun is not None:
+            raise WireError("its answer ends within the arguments of a call")
         stop = "refusal" if self._reason is None else stop_of(GEMINI, self._reason, calls=bool(self._calls))
         message = Message("assistant", tuple(self._parts))
         for grounds in self._grounds:

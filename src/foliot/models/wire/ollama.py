@@ -177,7 +177,7 @@ def _put_media(said: dict[str, Any], parts: Sequence[Part]) -> None:
 
 
 class _Function(Struct):
-    name: str = ""
+    name: str | None = None
     arguments: msgspec.Raw = msgspec.Raw()
 
 
@@ -195,7 +195,7 @@ class _Said(Struct):
 class _Body(Struct):
     model: str | None = None
     message: _Said | None = None
-    done: bool = False
+    done: bool | None = None
     done_reason: str | None = None
     prompt_eval_count: Count = None
     eval_count: Count = None
@@ -248,7 +248,7 @@ class OllamaAssembler:
             if call.function is not None:
                 made = ToolCall(
                     self._ids.claim(call.id),
-                    self._names.real(call.function.name),
+                    self._names.real(call.function.name or ""),
                     raw_arguments(call.function.arguments),
                 )
                 deltas.append(ToolCallDelta(len(self._calls), made.id, made.name, made.arguments))

@@ -42,7 +42,18 @@ from foliot.models.wire.openai_chat import conversation_key
 from foliot.models.wire.requests import CHOICES, Notes, Profiles, asked_in_words, fitted, merged, tools_to_send
 from foliot.models.wire.schemas import is_object, strict_schema
 from foliot.models.wire.tool_names import ToolNames, description_of, tool_names
-from foliot.models.wire.values import TICKS, CallIds, Count, arguments_text, count, dollars, sendable_id, tier_of
+from foliot.models.wire.values import (
+    TICKS,
+    CallIds,
+    Count,
+    arguments_text,
+    count,
+    dollars,
+    raw_arguments,
+    raw_piece,
+    sendable_id,
+    tier_of,
+)
 
 # --- openai responses answer -----------------------------------------------------------------------------------------
 
@@ -67,6 +78,8 @@ CARRIED: Final = frozenset(
 # The rest asks the client to act (a computer, a shell, a patch, an approval), which Foliot is not asked to do.
 _TEXT = frozenset({"response.output_text.delta", "response.refusal.delta"})
 _THOUGHT = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
+_BETWEEN: Final = "\n\n"
+"""Between two summaries of one reasoning item, for people."""
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
@@ -85,8 +98,8 @@ class _Item(Struct):
     summary: list[_Piece] | None = None
     encrypted_content: str | None = None
     call_id: str | None = None
-    name: str = ""
-    arguments: str = ""
+    name: str | None = None
+    arguments: msgspec.Raw = msgspec.Raw()  # null, or an object, from compatible servers
     result: Any = None  # image generation: the picture as base64
     output_format: str | None = None
     phase: Any = None
@@ -177,10 +190,13 @@ def counted_in_response(body: bytes) -> Usage:
 
 
 def _reasoning(item: _Item) -> Reasoning | None:
-    text = "\n\n".join(piece.text or "" for piece in item.summary or item.content or ())
+    pieces = [piece.text or "" for piece in item.summary or item.content or ()]
+    text = _BETWEEN.join(pieces)
     opaque = None
     if item.encrypted_content and item.id:
-        kept = {"id": item.id, "encrypted_content": item.encrypted_content}
+        kept: dict[str, Any] = {"id": item.id, "encrypted_content": item.encrypted_content}
+        if len(pieces) > 1:  # what is encrypted belongs to just these pieces
+            kept["pieces"] = [len(piece) for piece in pieces]
         opaque = mark(REASONING, msgspec.json.encode(kept).decode())
     return Reasoning(text, opaque=opaque) if text or opaque else None
 
@@ -213,7 +229,7 @@ def _parts(
                     parts.append(Text(text))
         elif item.type == "function_call":
             call_id = claimed.get(place) or ids.claim(item.call_id)
-            parts.append(ToolCall(call_id, names.real(item.name), item.arguments or "{}"))
+            parts.append(ToolCall(call_id, names.real(item.name or ""), raw_arguments(item.arguments)))
         elif item.type == "reasoning":
             if (thought := _reasoning(item)) is not None:
                 parts.append(thought)
@@ -222,7 +238,7 @@ def _parts(
         elif item.type in CARRIED:
             parts.append(Reasoning(opaque=mark(ITEM, bytes(raw).decode())))
             if item.type.endswith("_call"):
-                found.ran(f"{item.type} {item.name}".strip())
+                found.ran(f"{item.type} {item.name or ''}".strip())
         else:
             found.drop(f"an item {item.type}")
     return parts, refused
@@ -299,9 +315,9 @@ class ResponsesAssembler:
         if item.type != "function_call":
             return NO_DELTAS
         call_id = self._claimed[place] = self._ids.claim(item.call_id)
-        name = self._names.real(item.name)
+        name = self._names.real(item.name or "")
         self._open[place] = (len(self._open), name)
-        return (ToolCallDelta(len(self._open) - 1, call_id, name, item.arguments),)
+        return (ToolCallDelta(len(self._open) - 1, call_id, name, raw_piece(item.arguments)),)
 
     def _arguments(self, told: _Event) -> Sequence[Delta]:
         if told.output_index not in self._open:
@@ -470,12 +486,24 @@ def _assistant(message: Message, names: ToolNames, items: list[dict[str, Any]], 
             elif (kept := unmark(ITEM, part.opaque)) is not None:
                 items.append(msgspec.json.decode(kept, type=dict[str, Any]))
             elif (kept := unmark(REASONING, part.opaque)) is not None:
-                summary = [{"type": "summary_text", "text": part.text}] if part.text else []
-                items.append(
-                    {"type": "reasoning", "summary": summary, **msgspec.json.decode(kept, type=dict[str, str])}
-                )
+                item = msgspec.json.decode(kept, type=dict[str, Any])
+                pieces = _summaries(part.text, item.pop("pieces", ()))
+                summary = [{"type": "summary_text", "text": piece} for piece in pieces]
+                items.append({"type": "reasoning", "summary": summary, **item})
         elif isinstance(part, Media):
             items.append({"type": "message", "role": "assistant", "content": placeholder(part)})
+
+
+def _summaries(text: str, lengths: Sequence[int]) -> list[str]:
+    """Parts the summaries of one reasoning item again, by their lengths."""
+    pieces: list[str] = []
+    at = 0
+    for length in lengths:
+        pieces.append(text[at : at + length])
+        at += length + len(_BETWEEN)
+    if _BETWEEN.join(pieces) == text:
+        return pieces
+    return [text] if text else []
 
 
 def _output(result: ToolResult) -> dict[str, Any]:
