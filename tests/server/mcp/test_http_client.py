@@ -97,7 +97,7 @@ async def test_a_governed_tool_is_called_through_the_pipeline(url: str, runtime:
     assert "it does not work" in text_of(failed)
     assert refused.is_error
     assert parked.is_error
-    assert "foliot approvals grant --tool pay" in text_of(parked)
+    assert "An operator can grant such calls in advance" in text_of(parked)
     assert await runtime.inside.runs.journal.list() == []
 
 
@@ -122,15 +122,15 @@ async def test_a_question_is_answered_by_the_user_of_the_client(url: str, mode: 
 
 
 @BOTH
-async def test_a_client_that_shows_no_forms_is_told_how_to_decide(url: str, mode: Any) -> None:
+async def test_a_client_that_shows_no_forms_is_told_what_is_waited_for(url: str, mode: Any) -> None:
     async with Client(url, mode=mode) as client:
         result = await client.call_tool("agent-careful", {"message": "pay"})
 
     assert result.is_error
-    assert "foliot approvals approve" in text_of(result)
+    assert text_of(result) == "This waits until somebody has approved pay."
     assert result.meta is not None
     (waits,) = result.meta["foliot.dev/waiting"]["for"]
-    assert waits["kind"] == "approval"
+    assert (waits["kind"], waits["command"]) == ("approval", f"foliot approvals approve {waits['id']}")
 
 
 @ON_BOTH
@@ -280,7 +280,7 @@ async def test_who_may_not_approve_is_told_who_can(runtime: Runtime, settings: S
         result = await client.call_tool("agent-careful", {"message": "pay"})
 
     assert result.is_error
-    assert "foliot approvals approve" in text_of(result)
+    assert "somebody has approved" in text_of(result)
 
 
 async def test_other_namespaces_are_closed(runtime: Runtime, settings: Settings, serve: Serve) -> None:

@@ -316,7 +316,6 @@ def _not_approved(name: str, parked: Parked) -> types.CallToolResult:
     who = f" by {', '.join(parked.approvers)}" if parked.approvers else ""
     text = (
         f"The call of {name} needs an approval{who}, and was not made: {parked.reason}. "
-        f"A standing grant covers calls in advance: `foliot approvals grant --tool {name} --until 1h`. "
-        "An agent that makes the call asks and waits."
+        "An operator can grant such calls in advance; an agent that makes the call asks, and waits."
     )
     return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)

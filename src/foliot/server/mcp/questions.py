@@ -119,7 +119,7 @@ async def answer(runtime: Runtime, who: McpCaller, asked: Asked, said: types.Eli
 def waiting_result(rested: Rested, where: str) -> types.CallToolResult:
     """Builds the result for a client that cannot be asked. It is an error, because the work is not done."""
     return types.CallToolResult(
-        content=[types.TextContent(text=waiting_text(rested, where))],
+        content=[types.TextContent(text=waiting_text(rested))],
         is_error=True,
         _meta={RUN_META: where, WAITING_META: waiting_data(rested)},
     )

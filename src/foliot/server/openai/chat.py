@@ -62,7 +62,7 @@ class Chat:
             case Rested() if self._handed and all(asked.kind == "call" for asked in piece.asked):
                 return self._last("tool_calls", piece.usage)
             case Rested():
-                text = waiting_text(piece, self._run_id)
+                text = waiting_text(piece)
                 said = self._chunk({"content": f"\n\n{text}" if self._step else text}, foliot=waiting_data(piece))
                 return [said, *self._last("tool_calls" if self._handed else "stop", piece.usage)]
             case Ended("succeeded"):
@@ -84,7 +84,7 @@ class Chat:
                 self._returned(piece)
             case Rested():
                 self._usage, self._waiting = piece.usage, waiting_data(piece)
-                self._text = waiting_text(piece, self._run_id)
+                self._text = waiting_text(piece)
                 if self._handed:
                     self._finish = "tool_calls"
                     if all(asked.kind == "call" for asked in piece.asked):

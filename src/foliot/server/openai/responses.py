@@ -215,7 +215,7 @@ class ResponseAnswer:
             }
             events.append(self._add(item))
             events.append(self._event("response.output_item.done", output_index=len(self._output) - 1, item=item))
-        events += self._write(waiting_text(rested, self._where))
+        events += self._write(waiting_text(rested))
         events += self._close()
         kinds = sorted({asked.kind for asked in rested.asked})
         self._waiting = waiting_data(rested)

@@ -195,10 +195,15 @@ async def _told_again(teller: Teller, facts: Sequence[tuple[float, e.Event]], af
 
 
 async def cancel_response(runtime: Runtime, caller: Caller, id: str, *, request: str) -> None:
-    """Ask the work behind a response to end. Raises `NotFound`, `Denied`; `Conflict` when it has ended."""
+    """Ask the work behind a response to end. One that was cancelled before stays as it is.
+
+    Raises `NotFound`, `Denied`; `Conflict` when it has ended otherwise.
+    """
     ref = parse_response(id)
     if ref.is_task:
         caller.require("operator", ref.namespace, missing=no_response(id).message)
+        if (await _visible_task(runtime, caller, id, ref)).phase == "cancelled":
+            return
         act = ActRecord(runtime, caller, "task_cancelled", "Task", ref.namespace, ref.name, request=request)
         tasks = runtime.inside.tasking.tasks
         await tasks.cancel(ref.namespace, ref.name, by=caller.name, reason=CANCELLED, in_transaction=act.record_task)
@@ -208,6 +213,8 @@ async def cancel_response(runtime: Runtime, caller: Caller, id: str, *, request:
     caller.require("operator", info.namespace)
     check_ends(caller, info)
     if state.ended is not None:
+        if isinstance(state.ended, e.RunCancelled):
+            return
         raise Conflict(f"run {info.id} has ended ({info.phase})")
     act = ActRecord(runtime, caller, "run_cancelled", "Run", info.namespace, info.id, request=request, run_id=info.id)
     await runtime.inside.cancel(info.id, by=caller.name, reason=CANCELLED, in_transaction=act.record)
@@ -245,7 +252,16 @@ def echo_of(labels: dict[str, str]) -> dict[str, Any]:
     metadata = {
         key.removeprefix(METADATA_LABEL): value for key, value in labels.items() if key.startswith(METADATA_LABEL)
     }
-    return {"metadata": metadata, "previous_response_id": labels.get(PREVIOUS_LABEL)}
+    return {
+        "metadata": metadata,
+        "previous_response_id": labels.get(PREVIOUS_LABEL),
+        "conversation": conversation_of(labels.get(SESSION_LABEL, "")),
+    }
+
+
+def conversation_of(session: str) -> dict[str, str] | None:
+    """Returns a conversation as a response names it, None without one."""
+    return {"id": session} if session else None
 
 
 def _check_no_turn(labels: dict[str, str]) -> None:

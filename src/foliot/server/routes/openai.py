@@ -37,6 +37,7 @@ from foliot.server.openai.responses import ResponseAnswer
 from foliot.server.openai.stored import Order as ItemOrder
 from foliot.server.openai.stored import (
     cancel_response,
+    conversation_of,
     delete_response,
     find_response,
     follow_response,
@@ -175,7 +176,7 @@ async def respond(request: Request, services: Services, caller: Caller) -> Respo
         if order.stream:
             place.enter_context(services.streams.hold(caller))
         begun = await begin(services.runtime, services.drives, order, asker, param="input")
-        answer = ResponseAnswer(begun.response, order.model, begun.created, _echo(order), begun.where)
+        answer = ResponseAnswer(begun.response, order.model, begun.created, _echo(order, asker), begun.where)
         headers = {RUN_HEADER: begun.where}
         if order.stream:
             return _stream_response(services, begun, answer, hang_up).response(caller, place.pop_all(), headers)
@@ -245,7 +246,7 @@ async def cancel(response_id: str, request: Request, services: Services, caller:
     return Json(await find_response(services.runtime, caller, response_id))
 
 
-def _echo(order: OpenAIRequest) -> dict[str, Any]:
+def _echo(order: OpenAIRequest, asker: RequestCaller) -> dict[str, Any]:
     settings = order.settings
     return {
         "background": order.background,
@@ -255,6 +256,7 @@ def _echo(order: OpenAIRequest) -> dict[str, Any]:
         "top_p": settings.top_p,
         "previous_response_id": order.previous or None,
         "metadata": dict(order.metadata),
+        "conversation": conversation_of(order.session or asker.session),
     }
 
 

@@ -1,4 +1,8 @@
-"""A run that waits for a person, told in an answer: what it waits for, and how to let it go on."""
+"""A run that waits for a person, told in an answer.
+
+The text is for whoever talks to the agent: often a customer, who has no shell and need not know of runs. What an
+operator types is in the data, which a program shows to whom it chooses.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,9 @@ from foliot.common.text import one_line
 from foliot.server.streams.pieces import Asked, Rested
 
 
-def waiting_text(rested: Rested, where: str) -> str:
-    """Describes the wait for people."""
-    lines = [one_line(_line(asked)) for asked in rested.asked] or [one_line(rested.message) or "It waits."]
-    return "\n".join([f"Run {where} is not finished: it waits.", *lines])
+def waiting_text(rested: Rested) -> str:
+    """Describes the wait for whoever talks to the agent: what is asked, without a word on how it is run."""
+    return "\n".join([one_line(_line(asked)) for asked in rested.asked] or ["This is not finished yet: it waits."])
 
 
 def waiting_data(rested: Rested) -> dict[str, Any]:
@@ -28,6 +31,7 @@ def waiting_data(rested: Rested) -> dict[str, Any]:
                 "tool": asked.tool,
                 "text": asked.text,
                 "choices": list(asked.choices),
+                "command": _command(asked),
             }
             for asked in rested.asked
         ],
@@ -37,11 +41,24 @@ def waiting_data(rested: Rested) -> dict[str, Any]:
 def _line(asked: Asked) -> str:
     match asked.kind:
         case "approval":
-            return f"{asked.tool} needs an approval ({asked.text}): `foliot approvals approve {asked.id}`, or deny."
+            return f"This waits until somebody has approved {asked.tool}."
         case "question":
             choices = f" ({' / '.join(asked.choices)})" if asked.choices else ""
-            return f'{asked.text}{choices} Answer with `foliot answer {asked.run_id} {asked.call_id} "…"`.'
+            return f"{asked.text}{choices}"
         case "call":
             return f"{asked.tool} is for the client to call: send its result."
         case "decision":
-            return f"{asked.tool}: {asked.text} Say so with `foliot settle {asked.run_id} {asked.call_id}`."
+            return f"This waits until somebody has looked what became of {asked.tool}."
+
+
+def _command(asked: Asked) -> str:
+    """Returns what an operator types; blank for a call that the client makes."""
+    match asked.kind:
+        case "approval":
+            return f"foliot approvals approve {asked.id}"
+        case "question":
+            return f'foliot answer {asked.run_id} {asked.call_id} "…"'
+        case "decision":
+            return f"foliot settle {asked.run_id} {asked.call_id}"
+        case "call":
+            return ""
