@@ -29,7 +29,7 @@ from foliot.store.queue.limits import (
 )
 from foliot.store.queue.placement import Offer
 from foliot.store.queue.queue import QueueItem, enqueue
-from foliot.store.queue.workers import STALE_AFTER, beat, bury, list_workers, register
+from foliot.store.queue.workers import STALE_AFTER, beat, bury, list_workers, others, register
 from foliot.store.transaction import Tx
 from foliot.work.worker.worker import LookRound
 
@@ -532,4 +532,6 @@ class ClaimsConformance:
         assert await bury(db, neighbour, now=NOW, is_gone=lambda identity: identity == dead.identity) == 1
         assert await bury(db, neighbour, now=NOW, is_gone=lambda identity: identity == dead.identity) == 0
         assert ids(await take(db, by=neighbour)) == ["r1"]
-        assert {info.name: info.phase for info in await list_workers(db)} == {"dead": "stopped", "neighbour": "ready"}
+        assert {info.name: info.phase for info in await list_workers(db)} == {"dead": "lost", "neighbour": "ready"}
+        assert {info.name: info.state(NOW) for info in await list_workers(db)}["dead"] == "lost"
+        assert await others(db, neighbour, holders=False) == set()  # nobody looks after it any more

@@ -20,7 +20,7 @@ from foliot.store.queries import apart_of, load, load_for_postgres
 from foliot.store.transaction import Statement
 
 # Tables with a row for each worker, and for each class of runs that fails: they do not grow.
-WALKS = {"class_forget_namespace", "worker_stop"}
+WALKS = {"class_forget_namespace", "worker_lose"}
 
 # --- the texts -------------------------------------------------------------------------------------------------------
 

@@ -71,7 +71,10 @@ def test_every_fact_of_a_task_is_said_in_a_line(fact: t.TaskEvent, text: str | N
 
 def test_what_happens_in_a_run_has_its_agent_in_front() -> None:
     assert said(RunHappening(AT, 2, "lead", "r1", e.StepStarted(1))) == "lead: step 1"
-    assert said(RunHappening(AT, 2, "lead", "r1", e.RunClaimed(2, "host.b/1/2"))) == "lead: taken by host (attempt 2)"
+    for number in (7, 8):  # two workers of one machine are told apart
+        taken = e.RunClaimed(2, f"host.b/1/{number}/2")
+        told = f"lead: taken by process {number} on host (attempt 2)"
+        assert said(RunHappening(AT, 2, "lead", "r1", taken)) == told
     assert said(RunHappening(AT, 2, "lead", "r1", e.RunFailed("c", "r", "broken"))) == "lead: failed: broken"
 
 

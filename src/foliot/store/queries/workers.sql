@@ -30,17 +30,18 @@ SELECT r.worker AS identity, COUNT(*) AS current
   FROM queue AS q JOIN run AS r ON r.key = q.run WHERE q.namespace = :namespace AND q.held = 1 GROUP BY r.worker;
 
 -- name: worker_alive
-SELECT identity FROM worker WHERE phase <> 'stopped' AND identity <> :identity;
+SELECT identity FROM worker WHERE phase NOT IN ('stopped', 'lost') AND identity <> :identity;
 
 -- name: worker_others
 -- The processes that work or hold runs of tasks, but for one.
-SELECT identity FROM worker WHERE phase <> 'stopped' AND identity <> :identity
+SELECT identity FROM worker WHERE phase NOT IN ('stopped', 'lost') AND identity <> :identity
 UNION
 SELECT r.worker AS identity FROM queue AS q JOIN run AS r ON r.key = q.run
  WHERE q.held = 1 AND r.worker IS NOT NULL AND r.worker <> :identity;
 
--- name: worker_stop
-UPDATE worker SET phase = 'stopped' WHERE identity = :identity AND phase <> 'stopped';
+-- name: worker_lose
+-- Its process has died without a word: its last sign of life says since when, at the latest.
+UPDATE worker SET phase = 'lost' WHERE identity = :identity AND phase NOT IN ('stopped', 'lost');
 
 -- name: worker_forget
 DELETE FROM worker WHERE heartbeat_at < :before;

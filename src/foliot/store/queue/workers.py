@@ -23,7 +23,7 @@ STALE_AFTER = 3 * HEARTBEAT
 FORGET_AFTER = 24 * 3600.0
 
 Phase: TypeAlias = Literal["ready", "draining", "stopped"]
-State: TypeAlias = Literal["ready", "draining", "stopped", "lost"]
+State: TypeAlias = Literal[Phase, "lost"]
 
 
 class WorkerInfo(Struct, frozen=True):
@@ -40,14 +40,14 @@ class WorkerInfo(Struct, frozen=True):
     labels: dict[str, str]
     capacity: int
     current: int
-    phase: Phase
+    phase: State
     started_at: float
     heartbeat_at: float
     clock_off: float = 0.0
     isolation: tuple[str, ...] = ()
 
     def state(self, now: float) -> State:
-        """Returns the phase, or `lost` when a sign of life is long overdue."""
+        """Returns the phase, or `lost` when it has died, or a sign of life is long overdue."""
         if self.phase != "stopped" and self.heartbeat_at < now - STALE_AFTER:
             return "lost"
         return self.phase
@@ -176,6 +176,6 @@ def _bury(dead: Iterable[str], now: float) -> Tx[int]:
         yield from many("queue_void", [{"key": row["run"], "identity": identity} for row in orphans])
         for row in orphans:
             yield from queue.let_go(row["run"], now)
-        yield from run("worker_stop", identity=identity)
+        yield from run("worker_lose", identity=identity)
         freed += len(orphans)
     return freed

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from foliot.common import process
 from foliot.common.cursors import read_cursor, write_cursor
 from foliot.common.durations import duration
 from foliot.common.text import counted, one_line
@@ -166,7 +167,7 @@ def _run(fact: e.Event) -> str | None:
     match fact:
         case e.RunClaimed(attempt=attempt, worker=worker):
             again = f" (attempt {attempt})" if attempt > 1 else ""
-            return f"taken by {worker.partition('.')[0] or 'a worker'}{again}"
+            return f"taken by {process.in_words(worker)}{again}"
         case e.StepStarted(step=step):
             return f"step {step}"
         case e.ModelResponded(response=response, seconds=seconds):

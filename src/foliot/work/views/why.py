@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from foliot.common.durations import duration
+from foliot.common.process import in_words
 from foliot.common.text import counted, one_line
 from foliot.engine.explain.why import Hint, RunLiveness
 from foliot.engine.explain.why import explain as explain_run
@@ -337,11 +338,7 @@ def worker_name(identity: str | None, workers: Sequence[WorkerInfo]) -> str:
     for worker in workers:
         if worker.identity == identity:
             return worker.name
-    if not identity:
-        return "somebody"
-    host, _, rest = identity.partition("/")
-    pid = rest.partition("/")[0]
-    return f"process {pid} on {host.partition('.')[0]}" if pid else identity
+    return in_words(identity) if identity else "somebody"
 
 
 def _needs(row: RunRow) -> Needs:

@@ -57,7 +57,7 @@ def worker_document(info: WorkerInfo, now: float, *, shows_process: bool = True)
 
 
 def worker_of(document: Document) -> WorkerInfo:
-    """Reads the info of a worker out of its document. Whether it is lost shows by its last sign of life."""
+    """Reads the info of a worker out of its document."""
     metadata, spec, status = document["metadata"], document["spec"], document["status"]
     state = status.get("state", status["phase"].lower())  # an earlier version had the state as its phase
     return WorkerInfo(
@@ -69,7 +69,7 @@ def worker_of(document: Document) -> WorkerInfo:
         labels=metadata["labels"],
         capacity=spec["max_concurrent_tasks"],
         current=status["currentTasks"],
-        phase=state if state in ("draining", "stopped") else "ready",
+        phase=state if state in ("draining", "stopped", "lost") else "ready",
         started_at=_seconds(metadata["createdAt"]),
         heartbeat_at=_seconds(status["lastHeartbeat"]),
         clock_off=status["clockOff"],
