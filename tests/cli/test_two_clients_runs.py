@@ -217,6 +217,24 @@ def test_a_run_that_needs_consent_ends_with_8_and_goes_on_when_it_is_given(appli
     assert applied("cancel", applied.space).code == 4
 
 
+def test_a_name_that_is_given_to_decide_by_is_taken_or_refused_and_never_passed_over(applied) -> None:
+    assert applied("run", "payer", "go", "--id", applied.space).code == 8
+    (name,) = applied("approvals", "list", "-o", "name").out.split()
+    for words in (["approvals", "deny", name], ["approvals", "edit", name, "--arguments", '{"amount": 1}']):
+        assert applied(*words, "--as", " ").code == 2
+        if applied.far:
+            said = applied(*words, "--as", "zoe")
+            assert (said.code, "knows by the token who decides" in said.err) == (2, True)
+    for words in (["approvals", "grant", "--tool", "pay", "--until", "1h"], ["approvals", "revoke", name]):
+        assert not applied.far or applied(*words, "--as", "zoe").code == 2
+    assert not applied.far or applied("answer", applied.space, "yes", "--as", "zoe").code == 2
+    assert applied("answer", "--as", "zoe").code == 2
+    if not applied.far:
+        assert applied("approvals", "deny", name, "--as", "zoe", "--no-resume").code == 0
+        (document,) = json.loads(applied("approvals", "list", "-o", "json").out)["items"]
+        assert document["status"]["decided_by"] == "zoe"
+
+
 def test_a_denied_call_is_told_to_the_model(applied) -> None:
     assert applied("run", "payer", "go", "--id", applied.space).code == 8
     (name,) = applied("approvals", "list", "-o", "name").out.split()

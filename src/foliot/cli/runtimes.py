@@ -188,6 +188,18 @@ async def reached(*folders: str) -> AsyncGenerator[Client]:
         yield client
 
 
+def decider(client: Client, by: str | None) -> str:
+    """Returns the name under which somebody decides: that of `--as`, or of whoever sits here. Raises `UsageError`."""
+    if by is not None and not by.strip():
+        raise UsageError("--as names nobody.", hint="Leave it out to decide as yourself.")
+    if by is not None and not client.runs.drives_here:
+        raise UsageError(
+            "--as cannot be used on a server, which knows by the token who decides.",
+            hint="Leave it out; --user NAME acts for another, with the role impersonator.",
+        )
+    return whoami() if by is None else by
+
+
 async def run_of(work: Groups, word: str | None) -> RunInfo:
     """The run with this id or the only one that begins so; the newest of the namespace when none is named.
 

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from foliot.cli.reach import namespace, run
-from foliot.cli.runtimes import reached, run_of, whoami
+from foliot.cli.runtimes import decider, reached, run_of
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out, prompt
@@ -48,13 +48,15 @@ def answer(
     Exit code: as `foliot run`; 0 when the run goes on elsewhere.
     """
     if not words:
+        if by is not None:
+            raise UsageError("--as says who answers, and here is no answer.", hint="Name the run and give the answer.")
         return run(_list(None if all_namespaces else namespace(), output))
     run_id, *rest = words
     if len(rest) > 2:
         raise UsageError(f"The answer is one text, and here are {len(rest)}.", hint="Put it in quotes.")
     call = rest[0] if len(rest) == 2 else None
     text = _text(rest[-1]) if rest else None
-    return run(_answer(run_id, call, text, by or whoami(), resume=not no_resume, quiet=quiet))
+    return run(_answer(run_id, call, text, by, resume=not no_resume, quiet=quiet))
 
 
 def _text(word: str) -> str:
@@ -100,13 +102,14 @@ def _table(found: Sequence[OpenQuestion], *, namespaced: bool) -> str:
     return table(headings, rows)
 
 
-async def _answer(word: str, call: str | None, text: str | None, by: str, *, resume: bool, quiet: bool) -> int:
+async def _answer(word: str, call: str | None, text: str | None, by: str | None, *, resume: bool, quiet: bool) -> int:
     async with reached() as client:
+        who = decider(client, by)
         info = await run_of(client, word)
         if text is None:
             asked = await client.questions.list(namespace=info.namespace, run=info.id)
             text = _ask(choose_question(info, asked, call))
-        run_id = (await client.questions.answer(info.id, text, call=call, by=by)).id
+        run_id = (await client.questions.answer(info.id, text, call=call, by=who)).id
         if not resume:
             out(f"Answered. `foliot resume {run_id}` goes on with the run.", err=True)
             return 0
