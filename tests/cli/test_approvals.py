@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -9,6 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from foliot import Runtime
+from foliot.engine.live.hub import Recorded
+from foliot.server.streams.pieces import Returned, Teller
+from foliot.sessions.chat_events import ToolEvent, TurnStory
 
 MANIFEST = """\
 apiVersion: foliot.dev/v1
@@ -226,3 +232,56 @@ def test_what_a_tool_does_is_the_same_to_rules_explanations_approvals_and_lists(
     assert not (folder / "ledger.txt").exists()
     (document,) = json.loads(foliot("approvals", "list", "-o", "json").out)["items"]
     assert document["spec"]["operation_class"] == does
+
+
+async def _events(home: Path, run_id: str) -> list[Recorded]:
+    async with Runtime(home / "foliot.db") as runtime:
+        facts = await runtime.runs.events(run_id)
+    return [Recorded(run_id, seq, at, event) for seq, (at, event) in enumerate(facts, 1)]
+
+
+@pytest.mark.parametrize(("amount", "denied"), [(80, False), (90, True)])
+def test_whatever_shows_an_edited_call_shows_what_was_sent_and_who_changed_it(
+    foliot, home, folder, amount: int, denied: bool
+) -> None:
+    rule = "  conditions: [{when: args.amount == 90, verdict: deny, reason: never ninety}]\n"
+    manifest = MANIFEST.replace("amount: 5, token: hunter2", "amount: 500").replace(
+        "  approvers:", rule + "  approvers:"
+    )
+    (folder / "desk.yaml").write_text(manifest)
+    assert foliot("run", "desk.yaml", "pay", "--id", "r1").code == 8
+    (name,) = foliot("approvals", "list", "-o", "name").out.split()
+
+    said = foliot("approvals", "edit", name, "--as", "ann", "--arguments", json.dumps({"amount": amount}))
+
+    assert said.code == 0, said.err
+    assert (folder / "ledger.txt").exists() is not denied
+    assert f"ann changed pay to amount={amount}, from amount=500" in said.err
+    assert ("it was run with" in said.out, "it was not run" in said.out) == (not denied, denied), said.out
+    assert f"amount={amount} (edited; was amount=500)" in foliot("approvals", "list").out
+    trace = foliot("trace", "r1").out
+    assert f"pay amount={amount}" in trace
+    assert "changed by ann; the model wrote amount=500" in trace
+    assert trace.count("pay needs an approval") == 1
+    assert f"decision: edit to amount={amount}, from amount=500, by ann" in foliot("why", "r1").out
+    (call,) = (
+        item
+        for step in json.loads(foliot("trace", "r1", "-o", "json").out)["steps"]
+        for item in step["items"]
+        if item["item"] == "call"
+    )
+    assert (call["arguments"], call["written"], call["changed_by"]) == (
+        f'{{"amount":{amount}}}',
+        '{"amount":500}',
+        "ann",
+    )
+
+    events = asyncio.run(_events(home, "r1"))
+    chat = TurnStory("r1")
+    tools = [each for item in events for each in chat.events(item) if isinstance(each, ToolEvent)]
+    assert {(each.changed_by, str(each.arguments), str(each.written)) for each in tools} == {
+        ("ann", str({"amount": amount}), str({"amount": 500}))
+    }
+    teller = Teller("r1")
+    (returned,) = (piece for item in events for piece in teller.tell(item) if isinstance(piece, Returned))
+    assert returned.arguments == f'{{"amount":{amount}}}'

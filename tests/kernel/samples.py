@@ -150,4 +150,11 @@ GROWN: tuple[e.Event, ...] = (
     e.InputReceived("i1", Message("user", (Text("pay"),)), "steer", arrival=8, ordered_by=("cy", "root")),
     e.InputReceived("i2", Message("user", (Text("and Oslo"),)), "collect", arrival=9, said_at=1000.5, debounce=0.5),
     e.ToolFinished(ToolResult("c1", "bash"), workspace=replace(SNAPSHOT, data=FOLDER)),
+    e.RunCreated(
+        "clerk",
+        "sha256:00",
+        fork=e.Fork(
+            "run-0", 7, (e.PastEffect("run-0", 2, "c1", "pay", "amount=5", "sha256:08", "once", "done", "5 euros"),)
+        ),
+    ),
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from foliot.kernel.messages import ModelResponse
+from foliot.kernel.messages import ModelResponse, ToolFailure, ToolResult
 from foliot.kernel.run.actions import Await, CallTools, End, Wait
+from foliot.kernel.run.calls import JournalCalls
 from foliot.kernel.run.events import (
     ApprovalDecided,
     ApprovalRequested,
     CancelRequested,
+    HookDecided,
     InputReceived,
     ModelResponded,
     RunFailed,
@@ -221,6 +223,28 @@ def test_an_edited_call_that_is_not_run_says_nothing_of_its_arguments():
     play.record(ApprovalDecided("b", "edit", arguments='{"amount": 1}'), CancelRequested())
     play.run()
     assert "amount" not in play.results()[1].text
+
+
+def test_of_an_edited_call_that_a_rule_denies_the_model_is_told_that_it_was_not_run():
+    play = parked()
+    play.run()
+    play.record(ApprovalDecided("b", "edit", by="ann", arguments='{"amount": 90}'))
+    denial = ToolFailure("permission_denied", "denied", "never ninety", kind="denied")
+    play.record(ToolFinished(ToolResult("b", "pay", (), denial)))
+    play.run()
+    said = play.results()[1].text
+    assert "it was run" not in said
+    assert 'to {"amount": 90}; it was not run' in said
+
+
+def test_the_arguments_that_hooks_put_in_place_of_the_model_s_are_shown_but_not_after_an_approval():
+    journal = JournalCalls()
+    journal.add("a", "pay", '{"amount":500}')
+    (changed,) = journal.take(HookDecided("before_tool", "a", ("cap",), arguments='{"amount":100}'))
+    assert (changed.arguments, changed.written, changed.changed_by) == ('{"amount":100}', '{"amount":500}', "cap")
+    journal.take(ApprovalDecided("a", "edit", by="ann", arguments='{"amount":80}'))
+    journal.take(HookDecided("before_tool", "a", ("cap",), arguments='{"amount":1}'))
+    assert (changed.arguments, changed.changed_by) == ('{"amount":80}', "ann")
 
 
 def test_an_approval_that_nobody_gives_in_time_is_a_denial():

@@ -13,6 +13,7 @@ from foliot.kernel.messages import Message, ModelResponse, ToolResult
 from foliot.kernel.run import events as e
 from foliot.kernel.run.actions import AskModel, CallTools, End, Stop
 from foliot.kernel.run.budget import Limits
+from foliot.kernel.run.calls import JournalCalls
 from foliot.kernel.run.loop import apply, decide, fold
 from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.run.state import State
@@ -48,6 +49,20 @@ def check_journal(world: World) -> None:
     once_means_once(world, events)
     within_limits(world.spec, world.state, events)
     transcript_is_whole(world.state.transcript)
+    shown_arguments_are_the_sent_ones(world)
+
+
+def shown_arguments_are_the_sent_ones(world: World) -> None:
+    """What a view of the journal folds of a call is what the kernel hands to its tool, after every event."""
+    state, journal = State(world.spec, "r1"), JournalCalls()
+    for at, event in world.durable:
+        apply(state, event, at)
+        journal.take(event)
+        for call in state.calls:
+            shown = journal.find(call.id, call.name)
+            assert shown is not None
+            assert (shown.arguments or "{}") == (call.arguments or "{}")
+            assert bool(shown.changed_by) == call.edited
 
 
 def one_end(events: list[e.Event]) -> None:

@@ -48,6 +48,7 @@ ELSEWHERE |= {"create", "chat"}  # sessions are created below their own path; a 
 LISTS = {"interrupted": "/v1/interrupted-runs", "unknown": "/v1/unknown-calls"}
 LISTS |= {verb: f"/v1/sessions/{verb}" for verb in ("resolve", "rotate", "invalidate")}
 LISTS |= {"active": "/v1/active-session", "search": "/v1/session-search"}
+LISTS |= {"fork_point": "/v1/runs/{run_id}/fork"}  # the place that a POST there branches off at
 LISTS |= {"select_branch": "/v1/sessions/{session_id}/select-branch"}
 
 

@@ -28,7 +28,7 @@ from foliot.engine.live.hub import Live, Output, Recorded, Streamed
 from foliot.errors import NotFound, UsageError
 from foliot.kernel.messages import Delta, Message
 from foliot.kernel.run.codec import decode
-from foliot.kernel.run.events import Event
+from foliot.kernel.run.events import Event, Fork
 from foliot.runtime.answers import Answered, ForkOrder, Input, Replayed, RunContent, RunOrder, RunStanding, messages_of
 from foliot.runtime.groups.work import ApprovalGroup, QuestionGroup, RunGroup, Settled, TaskGroup
 from foliot.runtime.inputs import RunInput
@@ -188,6 +188,9 @@ class RemoteRuns(_RunAsking, RunGroup):
 
     async def resume(self, run_id: str) -> RunInfo:
         return await self._changed_run(run_id, "resume", {}, repeatable=True)
+
+    async def fork_point(self, run_id: str, *, at: int) -> Fork:
+        return await self._get(f"{_at(run_id)}/fork", Fork, at=at)
 
     async def fork(
         self,

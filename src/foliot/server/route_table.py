@@ -498,6 +498,7 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
     ("GET", "/v1/interrupted-runs"): RouteRow(LISTED, Operation("listInterruptedRuns", ref("RunList"), fails=(422,))),
     ("GET", "/v1/unknown-calls"): RouteRow(LISTED, Operation("listUnknownCalls", ref("DoubtPage"), fails=(422,))),
     ("GET", "/v1/runs/{run_id}/state"): RouteRow(LOOK, Operation("getRunState", ref("RunState"), fails=_SOUGHT)),
+    ("GET", "/v1/runs/{run_id}/fork"): RouteRow(LOOK, Operation("getForkPoint", ref("Fork"), fails=_SOUGHT)),
     ("GET", "/v1/runs/{run_id}/replay"): RouteRow(
         LOOK,
         Operation(

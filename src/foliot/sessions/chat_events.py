@@ -25,20 +25,17 @@ from foliot.kernel.arguments import parse_object
 from foliot.kernel.messages import (
     Media,
     Message,
-    ModelResponse,
     Number,
     Reasoning,
     ReasoningDelta,
     RestartDelta,
     Text,
     TextDelta,
-    ToolCall,
     ToolResult,
     Usage,
 )
 from foliot.kernel.run import events as e
-from foliot.kernel.run.calls import named_calls
-from foliot.kernel.run.past import CallIds
+from foliot.kernel.run.calls import JournalCalls
 from foliot.kernel.run.rules import TAKEN_AT_BOUNDARY
 from foliot.store.sessions.database import INTERRUPTED
 from foliot.tools.display import input_summary, result_summary
@@ -57,7 +54,6 @@ CANCELLED: Final = "cancelled"
 APPROVAL_DECISIONS: Final = ("approve", "deny", "edit")
 UNKNOWN_DECISIONS: Final = ("happened", "run", "fail")
 _PLACE: Final = re.compile(r"(?P<run>[^/\s]{1,128})/(?P<seq>[0-9]{1,15})(?:\.(?P<part>[0-9]{1,6}))?")
-_NUMBERED: Final = re.compile(r"-[0-9]+$")
 
 
 class ChatPlace(Struct, frozen=True, order=True):
@@ -154,7 +150,8 @@ class FileEvent(_ChatEvent, frozen=True, tag="file", kw_only=True):
 class ToolEvent(_ChatEvent, frozen=True, tag="tool", kw_only=True):
     """A tool call: it was started, it is done, or it failed. `input` and `detail` sum it up in a line each.
 
-    `output` is a piece of what the tool prints while it runs.
+    `output` is a piece of what the tool prints while it runs. Where a person or hooks, `changed_by`, changed the
+    arguments, `arguments` are those that the call is made with and `written` those of the model; secrets are masked.
     """
 
     call_id: str
@@ -165,6 +162,9 @@ class ToolEvent(_ChatEvent, frozen=True, tag="tool", kw_only=True):
     output: str = ""
     code: str = ""
     seconds: Number | None = None
+    changed_by: str = ""
+    arguments: dict[str, Any] | None = None
+    written: dict[str, Any] | None = None
 
 
 class InputEvent(_ChatEvent, frozen=True, tag="input", kw_only=True):
@@ -310,7 +310,7 @@ class TurnStory:
         self._stop = ""
         self._cut = ""  # what people saw of an answer that did not come
         self._late = False
-        self._calls: dict[str, ToolCall] = {}  # of the current step
+        self._calls = JournalCalls()  # of the current step
         self._asked: dict[str, ChatAsk] = {}
         self._heard: list[e.InputReceived] = []
         self._answered = False  # the newest answer asked for nothing
@@ -337,7 +337,8 @@ class TurnStory:
             case Streamed():
                 return []
             case Output(call_id=call_id, text=text):
-                tool = self._calls[call_id].name if call_id in self._calls else ""
+                call = self._calls.find(call_id)
+                tool = call.name if call is not None else ""
                 return [ToolEvent(self.run_id, call_id=call_id, tool=tool, status="running", output=text)]
 
     def _told(self, event: e.Event) -> Iterable[ChatEvent]:
@@ -350,14 +351,16 @@ class TurnStory:
                 return ()
             case e.StepStarted():
                 return self._taken_in()
-            case e.ModelResponded(step=step, response=response):
-                return self._answer(step, response)
+            case e.ModelResponded():
+                return self._answer(event)
             case e.ModelFailed(kind=kind, message=message, retryable=True):
                 return [ErrorEvent(self.run_id, code=kind, message=message, retries=True)]
             case e.ToolStarted(call_id=call_id, name=name):
-                call = self._call(call_id, name)
-                summary = input_summary(name, call.arguments) if call is not None else ""
-                return [ToolEvent(self.run_id, call_id=call_id, tool=name, status="running", input=summary)]
+                return [
+                    ToolEvent(
+                        self.run_id, call_id=call_id, tool=name, status="running", **self._call_fields(call_id, name)
+                    )
+                ]
             case e.ToolFinished(result=result, seconds=seconds):
                 self._asked.pop(result.call_id, None)
                 return self._result(result, seconds)
@@ -372,6 +375,10 @@ class TurnStory:
                 return ()
             case e.ApprovalDecided(call_id=call_id) | e.QuestionAnswered(call_id=call_id):
                 self._asked.pop(call_id, None)
+                self._calls.take(event)
+                return ()
+            case e.HookDecided():
+                self._calls.take(event)
                 return ()
             case e.UnknownDecided(call_id=call_id):
                 self._asked.pop(call_id, None)
@@ -402,10 +409,11 @@ class TurnStory:
         self._answered = False
         return [_input(self.run_id, each.message, id=each.input_id, mode=each.mode, by=each.by) for each in due]
 
-    def _answer(self, step: int, response: ModelResponse) -> Iterator[ChatEvent]:
+    def _answer(self, responded: e.ModelResponded) -> Iterator[ChatEvent]:
+        step, response = responded.step, responded.response
         self._step, self._stop, self._cut = step, response.stop, ""
-        self._calls = {call.id: call for _, call in named_calls(response.message, step, CallIds())}
-        self._answered = not self._calls
+        self._calls = JournalCalls()
+        self._answered = not self._calls.take(responded)
         parts = response.message.parts
         if thought := "".join(part.text for part in parts if isinstance(part, Reasoning)):
             yield ReasoningEvent(self.run_id, text=thought, step=step)
@@ -416,33 +424,35 @@ class TurnStory:
                 yield _media(self.run_id, part)
 
     def _result(self, result: ToolResult, seconds: Number | None) -> Iterator[ChatEvent]:
-        call, error = self._call(result.call_id, result.name), result.error
+        error = result.error
         said = result.text if error is None else error.message or result.text
         yield ToolEvent(
             self.run_id,
             call_id=result.call_id,
             tool=result.name,
             status="done" if error is None else "error",
-            input=input_summary(result.name, call.arguments) if call is not None else "",
             detail=result_summary(said, failed=error is not None),
             code="" if error is None else error.code,
             seconds=seconds,
+            **self._call_fields(result.call_id, result.name),
         )
         for part in result.content:
             if isinstance(part, Media):
                 yield _media(self.run_id, part, result.call_id)
 
-    def _call(self, call_id: str, name: str) -> ToolCall | None:
-        """Returns a call of the current step.
+    def _call_fields(self, call_id: str, name: str) -> dict[str, Any]:
+        """Returns what goes into a call of the current step: the fields of a `ToolEvent` that tell it."""
+        call = self._calls.find(call_id, name)
+        if call is None:
+            return {}
+        summary = {"input": input_summary(name, call.arguments)}
+        if not call.changed_by:
+            return summary
+        now, before = self._seen(call.arguments), self._seen(call.written)
+        return {**summary, "changed_by": call.changed_by, "arguments": now, "written": before}
 
-        Where an earlier turn had a call of its id, the run knows it by a number after it.
-        """
-        if (call := self._calls.get(call_id)) is not None:
-            return call
-        written = _NUMBERED.sub("", call_id)
-        if (call := self._calls.pop(written, None)) is not None:
-            self._calls[call_id] = call
-        return call if call is not None and call.name == name else None
+    def _seen(self, arguments: str) -> dict[str, Any]:
+        return dict(self._mask(parse_object(arguments)[0] or {}))
 
     def _ask(self, asked: e.ApprovalRequested | e.QuestionAsked) -> ChatAsk:
         ask = self._about(asked.call_id, asked.tool)
@@ -466,14 +476,13 @@ class TurnStory:
         )
 
     def _doubt(self, call_id: str, why: str) -> None:
-        known = self._calls.get(call_id) or self._calls.get(_NUMBERED.sub("", call_id))
+        known = self._calls.find(call_id)
         ask = self._about(call_id, known.name if known is not None else "")
         self._asked[call_id] = replace(ask, kind="unknown_effect", reason=why, decisions=UNKNOWN_DECISIONS)
 
     def _about(self, call_id: str, tool: str) -> ChatAsk:
-        call = self._call(call_id, tool)
-        text = call.arguments if call is not None else "{}"
-        shown = self._mask(parse_object(text)[0] or {})
+        call = self._calls.find(call_id, tool)
+        shown = self._seen(call.arguments if call is not None else "{}")
         return ChatAsk("approval", call_id, tool, arguments=shown, summary=input_summary(tool, shown))
 
     def _end(self, ended: e.Terminal) -> Iterator[ChatEvent]:

@@ -13,7 +13,8 @@ from foliot.cli.chat.pictures import Pictures
 from foliot.cli.chat.screen import Screen
 from foliot.cli.terminal import paint
 from foliot.common.durations import duration
-from foliot.common.text import counted, one_line
+from foliot.common.text import counted, one_line, safe_json
+from foliot.engine.explain.amounts import argument_change
 from foliot.errors import FoliotError
 from foliot.kernel.arguments import parse_object
 from foliot.kernel.messages import Message, ToolCall, ToolResult
@@ -122,6 +123,9 @@ class ChatView:
             mark, color = ("✓", "green") if event.status == "done" else ("✗", "red")
             detail = one_line(event.detail, LONGEST)
             self._screen.print(f"{paint(mark, fg=color)} {what}{paint(f' → {detail}{took}', dim=True)}")
+            if event.changed_by:
+                now, before = (safe_json(each, indent=None) for each in (event.arguments, event.written))
+                self._note(argument_change(event.tool, event.changed_by, now, before, LONGEST))
             self._working("working")
 
     def _input(self, event: InputEvent) -> None:

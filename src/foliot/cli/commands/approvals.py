@@ -11,13 +11,13 @@ import click
 from foliot.cli.editor import edit_file, new_draft
 from foliot.cli.errors import warn
 from foliot.cli.reach import namespace, run
-from foliot.cli.runtimes import reached, whoami
+from foliot.cli.runtimes import decider, reached
 from foliot.cli.show.approvals import approval_text, approvals_table, decided_about
 from foliot.cli.show.output import as_json, as_list, as_yaml, output_option
 from foliot.cli.terminal import out
 from foliot.cli.watch.run import leave, resumed_after_decision
 from foliot.common.durations import seconds
-from foliot.engine.approval.documents import current_digest
+from foliot.engine.approval.documents import current_digest, decided_arguments
 from foliot.engine.approval.service import Decision
 from foliot.engine.explain.trace import trace_of
 from foliot.errors import InvalidInput, NotFound, UsageError
@@ -183,8 +183,7 @@ async def _edit(
 
 def _ask(document: Document) -> dict[str, Any] | None:
     """The arguments as they were saved in the editor; None when they are as before. Raises `InvalidInput`."""
-    status = document["status"]
-    shown = status["edited_arguments"] if status.get("proposed_digest") else document["spec"].get("arguments", {})
+    shown = decided_arguments(document)[0]
     body = as_json(shown) + "\n"
     draft: Path = new_draft(document["metadata"]["name"])
     try:
@@ -215,8 +214,8 @@ async def _decide(
     resume: bool,
     quiet: bool,
 ) -> int:
-    who = whoami() if by is None else by
     async with reached() as client:
+        who = decider(client, by)
         found = await client.approvals.get(name, namespace=namespace())
         if not digest and decision != "deny" and not quiet and found["status"]["phase"] == "Pending":
             out(decided_about(found), err=True)
@@ -262,18 +261,21 @@ def grant(tool: str, agent: str, when: str, until: str, max_uses: int | None, co
         length = seconds(until)
     except ValueError as error:
         raise UsageError(f"--until {until!r}: {error}.", hint="For example `--until 2h`.") from None
-    return run(_grant(tool, agent, when, length, max_uses, comment, whoami() if by is None else by))
+    return run(_grant(tool, agent, when, length, max_uses, comment, by))
 
 
-async def _grant(tool: str, agent: str, when: str, length: float, max_uses: int | None, comment: str, by: str) -> int:
+async def _grant(
+    tool: str, agent: str, when: str, length: float, max_uses: int | None, comment: str, by: str | None
+) -> int:
     space = namespace()
     async with reached() as client:
+        who = decider(client, by)
         try:
             await client.resources.get("Tool", tool, namespace=space)
         except NotFound as error:
             warn(f"{error.message} The grant waits for one of that name.")
         document = await client.approvals.grant(
-            tool, by=by, seconds=length, namespace=space, agent=agent, when=when, max_uses=max_uses, comment=comment
+            tool, by=who, seconds=length, namespace=space, agent=agent, when=when, max_uses=max_uses, comment=comment
         )
     out(f"{document['metadata']['name']} granted until {document['status']['expires_at']}")
     return 0
@@ -284,12 +286,13 @@ async def _grant(tool: str, agent: str, when: str, length: float, max_uses: int 
 @_as
 def revoke(name: str, by: str | None) -> int:
     """End a standing grant now. Calls that were made under it stay made."""
-    return run(_revoke(name, whoami() if by is None else by))
+    return run(_revoke(name, by))
 
 
-async def _revoke(name: str, by: str) -> int:
+async def _revoke(name: str, by: str | None) -> int:
     async with reached() as client:
+        who = decider(client, by)
         found = await client.approvals.get(name, namespace=namespace())
-        document = await client.approvals.revoke(found["metadata"]["name"], by=by, namespace=namespace())
+        document = await client.approvals.revoke(found["metadata"]["name"], by=who, namespace=namespace())
     out(f"{document['metadata']['name']} revoked")
     return 0

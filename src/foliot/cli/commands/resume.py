@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 import click
+import msgspec
 
 from foliot.cli.errors import INTERRUPTED, tell
 from foliot.cli.reach import namespace, run
@@ -16,13 +17,13 @@ from foliot.cli.show.output import as_json, json_option, output_option
 from foliot.cli.show.run import MARKS, Opening, PlainView
 from foliot.cli.terminal import emit, out, paint
 from foliot.cli.watch.run import WAITS, Client, WatchOptions, leave, rested, resumed, resumed_after_decision, stay
-from foliot.common.text import counted, one_line, visible
+from foliot.common.text import counted, one_line, visible, visible_json
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.explain.amounts import money
 from foliot.engine.live.hub import Recorded
 from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, UsageError
 from foliot.kernel.inbox import MODES
-from foliot.kernel.run.events import RunCreated
+from foliot.kernel.run.events import Fork, RunCreated
 from foliot.runtime.answers import Replayed
 from foliot.runtime.groups.groups import Groups
 from foliot.runtime.groups.work import Settled
@@ -229,10 +230,18 @@ SHOWN = 400
 @click.option(
     "--input", "said", metavar="TEXT", help="A further user message at that step; at step 1 it replaces the input."
 )
+@click.option("--dry-run", is_flag=True, help="Only say what the original has done from that step on.")
 @json_option("text, or json: one JSON line per event on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the answer.")
 def fork(
-    run_id: str, at: int, prompt: str | None, model: str | None, said: str | None, as_json: bool, quiet: bool
+    run_id: str,
+    at: int,
+    prompt: str | None,
+    model: str | None,
+    said: str | None,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
 ) -> int:
     """Run again from a step on, with another prompt, model or input, and compare with the original.
 
@@ -241,8 +250,11 @@ def fork(
     foliot fork 01k… --at 1 --prompt @shorter.txt
 
     What came before STEP is shared and not done again; from STEP on the model is asked and tools are really called.
-    The original run stays as it is.
+    The original run stays as it is. Calls that it has made from STEP on, and that did more than read, are named first:
+    the fork may make them again. --dry-run says only that.
     """
+    if dry_run:
+        return run(_dry_run(run_id, at, as_json=as_json))
     if said is not None and not said.strip():
         raise UsageError("The input is empty.", hint="Leave --input out to keep the original one.")
     return run(_fork(run_id, at, _text(prompt), model, said, as_json=as_json, quiet=quiet))
@@ -260,6 +272,30 @@ def _text(given: str | None) -> str | None:
         raise UsageError(f"The prompt {given[1:]} cannot be read: {error.strerror}.") from None
 
 
+async def _dry_run(word: str, at: int, *, as_json: bool) -> int:
+    async with reached() as client:
+        point = await client.runs.fork_point((await run_of(client, word)).id, at=at)
+    if as_json:
+        effects = [msgspec.to_builtins(effect) for effect in point.effects]
+        whole = {"run_id": point.run_id, "seq": point.seq, "effects": effects}
+        out(visible_json(msgspec.json.encode(whole).decode()))
+    else:
+        out("\n".join(_ahead(point, at)) or f"Run {point.run_id} has changed nothing from step {at} on.")
+    return 0
+
+
+def _ahead(point: Fork, at: int) -> list[str]:
+    """Lists the effects that a fork may have a second time."""
+    if not point.effects:
+        return []
+    many = counted(len(point.effects), "call")
+    lines = [f"From step {at} on the original has made {many} that did more than read; a fork may repeat them:"]
+    for effect in point.effects:
+        call = one_line(f"{effect.tool} {effect.arguments}", SHOWN)
+        lines.append(f"  step {effect.step}: {call} ({effect.effect}) → {one_line(effect.words, SHOWN)}")
+    return lines
+
+
 async def _fork(
     word: str, at: int, prompt: str | None, model: str | None, said: str | None, *, as_json: bool, quiet: bool
 ) -> int:
@@ -272,6 +308,8 @@ async def _fork(
         how = f"with another {' and '.join(changed)}" if changed else "with nothing changed"
         new_id = new_run_id(time.time())
         opening = Opening(new_id, info.agent, said or "", forked=f"fork of {info.id} at step {at}, {how}")
+        for line in () if quiet else _ahead(await client.runs.fork_point(info.id, at=at), at):
+            out(line, err=True)
         failed: RunFailedError | None = None
         try:
             code = await stay(

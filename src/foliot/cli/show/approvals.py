@@ -18,7 +18,7 @@ from foliot.cli.invocation import is_terminal
 from foliot.cli.show.tables import since, table
 from foliot.cli.terminal import paint
 from foliot.common.text import one_line, safe_json
-from foliot.engine.approval.documents import CUT, current_digest, uses_left, verdict
+from foliot.engine.approval.documents import CUT, current_digest, decided_arguments, uses_left, verdict
 from foliot.engine.explain.amounts import arguments
 from foliot.engine.explain.trace import Trace
 from foliot.store.base import Document
@@ -47,13 +47,20 @@ def _row(document: Document, now: datetime) -> list[str]:
     return [
         document["metadata"]["name"],
         one_line(spec["tool"], 40),
-        _scope(document) if spec.get("standing") else _pairs(spec.get("arguments", {})) or "-",
+        _scope(document) if spec.get("standing") else _arguments_cell(document),
         one_line(spec.get("agent", ""), 40) or ("(any)" if spec.get("standing") else "-"),
         spec.get("run", "-"),
         status["phase"],
         since(status.get("expires_at"), now=now) if living else "-",
         one_line(status.get("decided_by", "") or _voters(status), 40) or "-",
     ]
+
+
+def _arguments_cell(document: Document) -> str:
+    """Shows what the call is made with; edited arguments with those that the model wrote behind them."""
+    now, edited = decided_arguments(document)
+    written = _pairs(document["spec"].get("arguments", {})) or "-"
+    return f"{_pairs(now) or '-'} (edited; was {written})" if edited else written
 
 
 def _voters(status: dict[str, Any]) -> str:
@@ -96,9 +103,12 @@ def approval_text(document: Document, trace: Trace | None) -> str:
     parts = [head + "\n" + "\n".join(_facts(facts))]
     if "arguments" in spec or not spec.get("standing"):
         parts.append(_arguments("Arguments", spec.get("arguments", {}), spec.get("run", "")))
-    if status.get("edited_arguments"):
-        title = "Run with these instead" if status["phase"] != "Pending" else "Edited: this is what is decided about"
-        parts.append(_arguments(title, status["edited_arguments"], spec.get("run", "")))
+    now_made_with, edited = decided_arguments(document)
+    if edited:
+        title = (
+            "Approved with these instead" if status["phase"] != "Pending" else "Edited: this is what is decided about"
+        )
+        parts.append(_arguments(title, now_made_with, spec.get("run", "")))
     if trace is not None:
         parts.append(_section("The run so far", story(trace)))
     if status["phase"] == "Pending":
@@ -108,10 +118,10 @@ def approval_text(document: Document, trace: Trace | None) -> str:
 
 def decided_about(document: Document) -> str:
     """The arguments that a decision is about now, as the model wrote them or somebody edited them."""
-    spec, status = document["spec"], document["status"]
-    edited = status.get("edited_arguments") if status.get("proposed_digest") else None
+    spec = document["spec"]
+    values, edited = decided_arguments(document)
     title = f"{one_line(spec['tool'])} with these arguments{', edited' if edited else ''}"
-    return _arguments(title, edited or spec.get("arguments", {}), spec.get("run", ""))
+    return _arguments(title, values, spec.get("run", ""))
 
 
 def _arguments(title: str, values: dict[str, Any], run: str) -> str:
@@ -182,6 +192,8 @@ def _verbs(document: Document) -> list[str]:
 
 def story(trace: Trace) -> Iterable[str]:
     """Summarises the input and the steps of the run in a few lines."""
+    if trace.fork is not None:
+        yield f"fork of {trace.fork.run_id}, whose past it shares: `foliot trace {trace.fork.run_id}` shows it"
     yield f"told: {one_line(trace.input, 100)}"
     if len(trace.steps) > STEPS:
         yield f"({len(trace.steps) - STEPS} earlier steps are left out; `foliot trace {trace.run_id}`)"

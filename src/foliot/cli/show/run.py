@@ -13,15 +13,14 @@ import msgspec
 from foliot.cli.terminal import out
 from foliot.common.durations import duration
 from foliot.common.text import counted, lines_of, one_line, visible, visible_json
-from foliot.engine.explain.amounts import arguments, failure, money, tokens
+from foliot.engine.explain.amounts import argument_change, arguments, failure, money, tokens
 from foliot.engine.live.hub import Live, Output, Recorded, Streamed
 from foliot.kernel.messages import ModelResponse, Reasoning, ToolResult, Usage
 from foliot.kernel.run import events as e
-from foliot.kernel.run.calls import named_calls
+from foliot.kernel.run.calls import JournalCalls
 from foliot.kernel.run.codec import encode, type_of
 from foliot.kernel.run.events import ToolStarted
 from foliot.kernel.run.hooks import in_words
-from foliot.kernel.run.past import CallIds
 from foliot.runtime.results import RunResult
 
 
@@ -101,8 +100,7 @@ class RunStory:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._asked: dict[str, str] = {}
-        self._call_ids = CallIds()
+        self._calls = JournalCalls()
         self._step = 0
         self._waited = False
         self._claimed = False
@@ -113,8 +111,7 @@ class RunStory:
 
     def opening(self, opening: Opening) -> list[Line]:
         for call_id, (name, given) in opening.asked.items():
-            self._asked[call_id] = _call(name, given)
-            self._call_ids.add(call_id)
+            self._calls.add(call_id, name, given)
         lines = [Line("title", opening.agent, f"run {opening.run_id}", indent=0, wrap=True)]
         if opening.forked:
             lines.append(Line("note", opening.forked, wrap=True))
@@ -126,6 +123,14 @@ class RunStory:
 
     def take(self, item: Recorded, *, answer: bool) -> list[Line]:
         """The lines for an event. `answer`: also the text of an answer that asks for no tool."""
+        lines = self._lines(item, answer=answer)
+        for call in self._calls.take(item.event):
+            if call.changed_by:
+                told = argument_change(call.name, call.changed_by, call.arguments, call.written, LONGEST_ARGUMENTS)
+                lines.append(Line("note", told, wrap=True))
+        return lines
+
+    def _lines(self, item: Recorded, *, answer: bool) -> list[Line]:
         match item.event:
             case e.RunClaimed(attempt=attempt) if attempt > 1 or self._claimed or item.seq > 2:
                 self.running.clear()
@@ -144,7 +149,7 @@ class RunStory:
             case e.StepStarted(step=step):
                 return self._started(step)
             case e.ModelResponded(step=step, response=response, seconds=seconds):
-                return self._responded(step, response, seconds, answer)
+                return self._responded(response, seconds, answer)
             case e.ModelFailed() as failed:
                 self.thinking = None
                 return [Line("bad", failure([failed.kind]), one_line(failed.message, LONGEST_RESULT))]
@@ -169,7 +174,7 @@ class RunStory:
         self._step = step
         return [Line("step", f"step {step}", indent=0)]
 
-    def _responded(self, step: int, response: ModelResponse, seconds: float | None, answer: bool) -> list[Line]:
+    def _responded(self, response: ModelResponse, seconds: float | None, answer: bool) -> list[Line]:
         self.thinking = None
         message, lines = response.message, list[Line]()
         thought = " ".join(part.text for part in message.parts if isinstance(part, Reasoning) and part.text)
@@ -177,8 +182,6 @@ class RunStory:
             lines.append(Line("quiet", f"thought: {one_line(thought, LONGEST_RESULT)}"))
         if message.text.strip() and (answer or message.calls):
             lines += [Line("text", row, wrap=True) for row in lines_of(message.text.strip())]
-        for _, call in named_calls(message, step, self._call_ids):
-            self._asked[call.id] = _call(call.name, call.arguments)
         lines.append(Line("quiet", " · ".join((*spent(response.usage, seconds), *cache_read(response.usage)))))
         # Most notes come with every answer, and the first time is enough: who answered instead, what was not sent.
         lines += [Line("note", one_line(note, LONGEST_RESULT)) for note in response.notes if note not in self._noted]
@@ -208,7 +211,8 @@ class RunStory:
         )
 
     def _label(self, call_id: str, name: str) -> str:
-        return self._asked.get(call_id, one_line(name, 64))
+        call = self._calls.find(call_id, name)
+        return one_line(name, 64) if call is None else _call(call.name, call.arguments)
 
 
 def spent(usage: Usage, seconds: float | None = None) -> list[str]:

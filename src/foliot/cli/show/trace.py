@@ -58,6 +58,9 @@ def tree_of(
     root = TraceNode(f"{_bold(trace.agent)}  {trace.run_id}  {_dim(head)}")
     if trace.fork is not None:
         root.texts.append(_dim(f"forked from {trace.fork.run_id} behind event {trace.fork.seq}"))
+        for each in trace.fork.effects:
+            made = one_line(f"{each.tool} {each.arguments} → {each.words}", 2 * texts.width)
+            root.texts.append(_dim(f"which has made, in step {each.step}: {made}"))
     if trace.identity.by:
         root.texts.append(_dim(f"for {one_line(trace.identity.user)}, asked for by {one_line(trace.identity.by)}"))
     if trace.identity.ordered_by:
@@ -157,6 +160,9 @@ def _call(call: CallTrace, texts: _Texts, *, gone: bool) -> TraceNode:
         node.children += [
             _call(each, texts, gone=gone) if isinstance(each, CallTrace) else _mark(each, texts) for each in items
         ]
+    if call.changed_by:
+        before = texts.arguments(call.written) or "{}"
+        node.texts.append(f"changed by {one_line(call.changed_by, 64)}; the model wrote {before}")
     node.texts += texts.of("", call.error.message if call.error else call.result)
     return node
 

@@ -118,6 +118,17 @@ def seconds_at(time: str | None) -> float | None:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
+def decided_arguments(document: Document) -> tuple[dict[str, Any], bool]:
+    """The arguments that a call is or would be made with, as people may see them, and whether somebody edited them.
+
+    While several people have to approve, these are the ones that the last of them has approved.
+    """
+    edited = document["status"].get("edited_arguments")
+    if edited is None or document["status"].get("phase") == "Denied":
+        return document["spec"].get("arguments") or {}, False
+    return edited, True
+
+
 def verdict(document: Document) -> str:
     """`approved by ann at 2026-01-01T10:00:00.000Z: fine`"""
     status = document["status"]

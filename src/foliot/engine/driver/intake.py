@@ -157,7 +157,7 @@ async def admit_calls(
         if isinstance(outcome, ToolResult):
             refused.append(shortage_of(intent.call_id, outcome.error) or ToolFinished(outcome))
         elif isinstance(outcome, Parked):
-            refused.append(_parked(intent, outcome))
+            refused.append(_parked(state, intent, outcome))
         else:
             admitted.append((intent, outcome))
     return admitted, refused
@@ -284,21 +284,23 @@ def system_of(created: RunCreated) -> str:
 _SYSTEM: Final = "AgentSystem/"
 
 
-def _parked(intent: CallIntent, parked: Parked) -> Answered:
+def _parked(state: State, intent: CallIntent, parked: Parked) -> Answered:
     if (asked := parked.question) is not None:
         return QuestionAsked(
             intent.call_id, intent.name, asked.text, asked.choices, asked.default, parked.expires_at, asked.client
         )
-    return _consent(intent, parked) if intent.grant is None else _not_covered(intent, parked)
+    return _consent(state, intent, parked) if intent.grant is None else _not_covered(intent, parked)
 
 
-def _consent(intent: CallIntent, parked: Parked) -> ApprovalRequested:
+def _consent(state: State, intent: CallIntent, parked: Parked) -> ApprovalRequested:
+    fork = state.created.fork if state.created is not None else None
+    said = (parked.reason, fork.describe_made(intent.name, intent.arguments) if fork is not None else "")
     return ApprovalRequested(
         call_id=intent.call_id,
         approval_id=parked.approval_id,
         tool=intent.name,
         digest=parked.digest,
-        reason=parked.reason,
+        reason="; ".join(filter(None, said)),
         approvers=parked.approvers,
         expires_at=parked.expires_at,
         required=parked.required,

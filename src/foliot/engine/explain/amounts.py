@@ -49,5 +49,11 @@ def arguments(text: str, longest: int) -> str:
     return one_line(" ".join(f"{name}={_value(value)}" for name, value in pairs.items()), longest)
 
 
+def argument_change(tool: str, by: str, now: str, before: str, longest: int) -> str:
+    """Says who changed the arguments of a call: `ann changed refund to amount=80, from amount=500`."""
+    to, of = arguments(now, longest) or "{}", arguments(before, longest) or "{}"
+    return f"{one_line(by, 64)} changed {one_line(tool, 64)} to {to}, from {of}"
+
+
 def _value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(", ", ": "))

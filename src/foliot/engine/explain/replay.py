@@ -8,13 +8,20 @@ that this version of Foliot would have run the journal differently, and says whe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final, Literal
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from foliot.common.text import one_line
+from foliot.engine.approval.documents import shown
 from foliot.engine.definition.skills import with_prompt
 from foliot.engine.driver.runs import Runs
+from foliot.engine.explain.amounts import arguments
+from foliot.engine.explain.trace import CallTrace, trace_of
 from foliot.errors import NotFound
+from foliot.kernel.arguments import arguments_digest, parse_object
 from foliot.kernel.errors import IllegalEvent
 from foliot.kernel.messages import Message
 from foliot.kernel.run.calls import unsettled_of
@@ -25,6 +32,7 @@ from foliot.kernel.run.events import (
     Event,
     Fork,
     OutputRejected,
+    PastEffect,
     RunCancelled,
     RunCreated,
     RunFailed,
@@ -172,8 +180,44 @@ async def branch(
         history, said = (*state.settled_messages(), *_told(state)), tuple(input or ())
     labels = {name: value for name, value in info.labels.items() if _is_given(name)}
     _, whole = await runs.load(run_id)
-    fork = Fork(run_id, seq)
+    fork = Fork(run_id, seq, effects_ahead(run_id, facts, whole.spec, at))
     return Branch(changed, history, said, fork, created, labels, unsettled_of(whole), state.workspace)
+
+
+def effects_ahead(run_id: str, facts: Sequence[tuple[float, Event]], spec: RunSpec, at: int) -> tuple[PastEffect, ...]:
+    """Returns the calls from step `at` on that were made, and did more than read: a fork may make them again."""
+    effects = {rule.name: rule.effect for rule in spec.tools}
+    found = [
+        PastEffect(
+            run_id,
+            step.number,
+            call.id,
+            call.name,
+            arguments(msgspec.json.encode(shown(parse_object(call.arguments)[0] or {})).decode(), _LONGEST_EFFECT),
+            arguments_digest(parse_object(call.arguments)[0] or {}),
+            effects.get(call.name, "once"),
+            _outcome(call),
+            one_line(call.error.message if call.error is not None else call.result, _LONGEST_EFFECT),
+        )
+        for step in trace_of(run_id, facts).steps
+        if step.number >= at
+        for call in step.calls
+        if call.starts and effects.get(call.name) != "read" and not (call.error and call.error.before_effect)
+    ]
+    created = facts[0][1] if facts else None
+    before = created.fork.effects if isinstance(created, RunCreated) and created.fork is not None else ()
+    return (*before, *found)[-_MOST_EFFECTS:]
+
+
+# The first event of a fork holds them: a run of a thousand payments does not make it a megabyte.
+_MOST_EFFECTS: Final = 200
+_LONGEST_EFFECT: Final = 200
+
+
+def _outcome(call: CallTrace) -> Literal["done", "failed", "unknown"]:
+    if call.may_have_acted or call.finished_at is None:
+        return "unknown"
+    return "done" if call.error is None else "failed"
 
 
 def _is_given(label: str) -> bool:

@@ -14,14 +14,14 @@ from msgspec import Struct, field
 from foliot.common.durations import duration
 from foliot.common.threads import unhurried
 from foliot.engine.driver.journal import FACT
+from foliot.engine.explain.amounts import arguments
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Reasoning, Source, ToolFailure, Usage
 from foliot.kernel.run import events as e
 from foliot.kernel.run import feedback
 from foliot.kernel.run.budget import Spent
-from foliot.kernel.run.calls import named_calls
+from foliot.kernel.run.calls import JournalCalls
 from foliot.kernel.run.hooks import in_words
-from foliot.kernel.run.past import CallIds
 
 MarkKind: TypeAlias = Literal[
     "unknown",  # nobody knows whether a call took effect
@@ -71,6 +71,8 @@ class Ask(Struct):
 class CallTrace(Struct):
     """One tool call. `starts` are the times it was started; more than one means that nobody knew how it ended.
 
+    `arguments` are those that it is made with. `written` are those of the model, where a person or hooks, `changed_by`,
+    put others in their place.
     `synthetic` is why the kernel answered in the tool's place, so that the tool itself did not (or not again) run.
     `approval` is the id of the approval that was asked for, `question` what a person was asked. `unknown`: nobody
     knows whether it took effect, and `lost` is what is known of it instead; by `until` what made it had ended.
@@ -93,6 +95,8 @@ class CallTrace(Struct):
     begun_by: str = ""
     lost: str = ""
     until: float | None = None
+    written: str = ""
+    changed_by: str = ""
 
     @property
     def ok(self) -> bool:
@@ -230,7 +234,7 @@ class _Building:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self._calls: dict[str, CallTrace] = {}
-        self._call_ids = CallIds()
+        self.journal = JournalCalls()
         # A run may have thousands of steps: what an event has to know of all that was before it is kept beside them.
         self._under_way: dict[str, CallTrace] = {}
         self._paused: Mark | None = None
@@ -281,10 +285,14 @@ class _Building:
 
     def waiting(self, at: float, event: e.RunWaiting) -> None:
         self.trace.waiting, self.trace.waiting_since = event, at
+        asked: list[Mark] = []  # what people are asked for has its line already
         if event.reason in ("approval", "input"):
             for call_id in event.calls:
                 self.call(call_id).parked = True
-        self._paused = self.mark("waiting", at, event.message or f"waits for {event.owner} ({event.reason})")
+            marks = self.trace.steps[-1].marks if self.trace.steps else self.trace.before
+            asked = [mark for mark in marks if mark.kind in ("approval", "question") and mark.call_id in event.calls]
+        told = f"waits for {event.owner} ({event.reason})"
+        self._paused = asked[-1] if asked else self.mark("waiting", at, event.message or told)
 
     def resumed(self, at: float, event: e.RunResumed) -> None:
         since = self.trace.waiting_since
@@ -325,7 +333,7 @@ class _Building:
         asked.seconds = event.seconds if event.seconds is not None else max(0.0, at - asked.at)
         step.seconds = asked.seconds
         self._spend(response.usage)
-        for _, call in named_calls(response.message, event.step, self._call_ids):
+        for call in self.journal.take(event):
             self._open_call(step, call.id, call.name, call.arguments, at)
 
     def failed(self, at: float, event: e.ModelFailed) -> None:
@@ -448,7 +456,20 @@ class _Building:
         self._calls[call_id] = call
         step.items.append(call)
 
+    def change(self, event: e.Event) -> str:
+        """Puts the arguments that a person or hooks decided on in the place of the model's; returns what it changed."""
+        said = ""
+        for changed in self.journal.take(event):
+            call = self.call(changed.id, changed.name)
+            call.arguments, call.written, call.changed_by = changed.arguments, changed.written, changed.changed_by
+            now, before = (arguments(text, _EXCERPT) or "{}" for text in (call.arguments, call.written))
+            said = f" to {now}, from {before}"
+        return said
+
     def call(self, call_id: str, name: str = "") -> CallTrace:
+        if call_id not in self._calls and (known := self.journal.find(call_id, name)) is not None:
+            call = self._calls[call_id] = self._calls[known.id]
+            call.id = known.id = call_id
         if call_id not in self._calls:
             step = self._step(self.trace.steps[-1].number if self.trace.steps else 1, self.trace.last_at)
             self._open_call(step, call_id, name, "", self.trace.last_at)
@@ -476,7 +497,8 @@ def _approval_asked(building: _Building, at: float, event: e.ApprovalRequested) 
 
 def _approval_given(building: _Building, at: float, event: e.ApprovalDecided) -> None:
     why = f": {event.reason}" if event.reason else ""
-    building.mark("approval", at, f"decision: {event.decision}{why}", by=event.by, call_id=event.call_id)
+    edited = building.change(event)
+    building.mark("approval", at, f"decision: {event.decision}{edited}{why}", by=event.by, call_id=event.call_id)
 
 
 def _question_asked(building: _Building, at: float, event: e.QuestionAsked) -> None:
@@ -542,6 +564,7 @@ def _cut(building: _Building, at: float, event: e.ModelCut) -> None:
 
 
 def _hooked(building: _Building, at: float, event: e.HookDecided) -> None:
+    building.change(event)
     if said := in_words(event):
         building.mark("hook", at, said, call_id=event.act if event.point.endswith("_tool") else "")
 

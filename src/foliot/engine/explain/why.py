@@ -290,7 +290,9 @@ def _waiting(trace: Trace, waiting: RunWaiting, since: float, now: float) -> Exp
             return Explanation(f"It waits for a person to decide, since {ago} ago.", chain, next=hints)
         case "approval":
             names = ", ".join(call.name for call in calls) or "a call"
-            chain = [waiting.message, *(f"{call.name} {arguments(call.arguments, WIDTH)}" for call in calls)]
+            chain = [f"{call.name} {arguments(call.arguments, WIDTH)}" for call in calls] or [waiting.message]
+            if trace.fork is not None:
+                chain += filter(None, (trace.fork.describe_made(call.name, call.arguments) for call in calls))
             if waiting.until is not None:
                 chain.append(f"nobody's approval is waited for longer than {duration(max(0.0, waiting.until - now))}")
             hints = [hint for call in calls for hint in _answers(call, trace.namespace)]
@@ -382,6 +384,8 @@ def _ambiguous(trace: Trace, calls: Sequence[CallTrace]) -> tuple[list[str], lis
     hints: list[Hint] = []
     for call in calls:
         chain.append(f"nobody knows whether {call.name} took effect: {arguments(call.arguments, WIDTH)}")
+        if trace.fork is not None and (made := trace.fork.describe_made(call.name, call.arguments)):
+            chain.append(made)
         known = _what_is_known(call)
         if call.starts and call.begun_by and is_gone(call.begun_by):
             chain.append(known.replace(GOES_ON, " and went on when it was told to stop"))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from foliot.kernel.arguments import canonical, parse_object
@@ -12,7 +14,15 @@ from foliot.kernel.messages import Message, ModelResponse, Part, ToolCall, ToolR
 from foliot.kernel.run import feedback
 from foliot.kernel.run.actions import CallIntent
 from foliot.kernel.run.contract import examine, settle_twins, signature_of
-from foliot.kernel.run.events import ToolFinished, ToolUnknown, Unsettled
+from foliot.kernel.run.events import (
+    ApprovalDecided,
+    Event,
+    HookDecided,
+    ModelResponded,
+    ToolFinished,
+    ToolUnknown,
+    Unsettled,
+)
 from foliot.kernel.run.past import CallIds
 from foliot.kernel.run.state import Call, FinalAnswer, State, names_file, with_name
 from foliot.kernel.tokens import estimate_message, image_rule
@@ -53,6 +63,73 @@ def named_calls(message: Message, step: int, taken: CallIds) -> Iterator[tuple[i
     for index, part in enumerate(message.parts):
         if isinstance(part, ToolCall):
             yield index, _named(part, index, step, taken)
+
+
+class JournalCall(Struct, gc=False):
+    """One call as a journal tells it. `arguments` are those that it is made with, `written` those of the model.
+
+    They differ when a person or hooks, `changed_by`, put others in their place.
+    """
+
+    id: str
+    name: str
+    written: str
+    arguments: str
+    changed_by: str = ""
+    approved: bool = False
+
+
+class JournalCalls:
+    """Folds events into the calls of a run: whatever shows a call reads here which arguments it is made with."""
+
+    def __init__(self) -> None:
+        self._ids = CallIds()
+        self._calls: dict[str, JournalCall] = {}
+
+    def add(self, call_id: str, name: str, arguments: str) -> None:
+        """Takes up a call whose answer was recorded before the events that follow."""
+        self._ids.add(call_id)
+        self._calls[call_id] = JournalCall(call_id, name, arguments, arguments)
+
+    def take(self, event: Event) -> list[JournalCall]:
+        """Folds one event; returns the calls that it opened, or the one whose arguments it changed."""
+        match event:
+            case ModelResponded(step=step, response=response):
+                named = [call for _, call in named_calls(response.message, step, self._ids)]
+                opened = [JournalCall(call.id, call.name, call.arguments, call.arguments) for call in named]
+                self._calls |= {call.id: call for call in opened}
+                return opened
+            case ApprovalDecided(call_id=call_id, decision="approve" | "edit") if call := self.find(call_id):
+                call.approved = True
+                return [] if event.arguments is None else [_changed(call, event.arguments, event.by)]
+            case HookDecided(point="before_tool", act=call_id, then="do", arguments=str(arguments)):
+                call = self.find(call_id)
+                # Hooks do not change what a person has approved: see hooks.py.
+                return [] if call is None or call.approved else [_changed(call, arguments, ", ".join(event.hooks))]
+            case _:
+                return []
+
+    def find(self, call_id: str, name: str = "") -> JournalCall | None:
+        """Returns a call; None when nothing was read of it.
+
+        Where an earlier turn of the conversation had a call of its id, the run knows it by a number after it.
+        """
+        if (call := self._calls.get(call_id)) is not None:
+            return call
+        call = self._calls.get(_NUMBERED.sub("", call_id))
+        if call is None or (name and call.name != name):
+            return None
+        self._ids.add(call_id)
+        self._calls[call_id] = call
+        return call
+
+
+_NUMBERED: Final = re.compile(r"-[0-9]+$")
+
+
+def _changed(call: JournalCall, arguments: str, by: str) -> JournalCall:
+    call.arguments, call.changed_by = arguments, by
+    return call
 
 
 def _named(call: ToolCall, index: int, step: int, taken: CallIds) -> ToolCall:
@@ -244,7 +321,10 @@ def close_call(state: State, call: Call, event: ToolFinished) -> None:
         result = feedback.doubted(result, call.unknown, key_of(state, call))
     call.phase = "done"
     call.verdict = None
-    call.result = feedback.edited(result, call.arguments) if call.edited and event.synthetic is None else result
+    if call.edited and event.synthetic is None:
+        ran = call.attempts > 0 and not (result.error is not None and result.error.before_effect)
+        result = feedback.edited(result, call.arguments, ran=ran)
+    call.result = result
     call.ends_run = event.ends_run
     if event.usage is not None:
         _pay(state, event.usage, event.runs)

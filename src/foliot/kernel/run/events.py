@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Struct
 
+from foliot.kernel.arguments import arguments_digest, parse_object
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Media, Message, ModelResponse, Number, ToolResult, Usage
 from foliot.kernel.run.budget import LimitName
@@ -92,11 +93,51 @@ class Unsettled(Struct, frozen=True, gc=False, omit_defaults=True):
 EQUALITY: Final = 3
 
 
+class PastEffect(Struct, frozen=True, omit_defaults=True):
+    """A call that is more than a read, and that a run has made: a fork from before it may make it a second time.
+
+    `arguments` are those that it was made with, for people: secrets are masked, long ones are cut. `digest` is that of
+    all of them. `outcome` is what came of it; `result` is the beginning of its result or of its failure.
+    """
+
+    run_id: str
+    step: int
+    call_id: str
+    tool: str
+    arguments: str
+    digest: str
+    effect: str
+    outcome: Literal["done", "failed", "unknown"]
+    result: str = ""
+
+    @property
+    def words(self) -> str:
+        """The outcome for people."""
+        how = {"done": "result", "failed": "it failed", "unknown": "nobody knows whether it took effect"}[self.outcome]
+        return f"{how}: {self.result}" if self.result else how
+
+
 class Fork(Struct, frozen=True, omit_defaults=True):
-    """The origin of a forked run: it branched off behind `seq` of run `run_id`."""
+    """The origin of a forked run: it branched off behind `seq` of run `run_id`.
+
+    `effects` are the calls that the original made from there on until the fork began, the oldest first.
+    """
 
     run_id: str
     seq: int
+    effects: tuple[PastEffect, ...] = ()
+
+    def describe_made(self, tool: str, arguments: str) -> str:
+        """Says what the original has done already with the tool of a call; blank when that is nothing."""
+        made = [effect for effect in self.effects if effect.tool == tool]
+        if not made:
+            return ""
+        digest = arguments_digest(parse_object(arguments)[0] or {})
+        same = [effect for effect in made if effect.digest == digest]
+        last, count = (same or made)[-1], len(same or made)
+        call = "this call" if same else f"{tool} with {last.arguments or 'no arguments'}"
+        often = "" if count == 1 else f" {count} times, the last time"
+        return f"the original run {last.run_id} has already made {call}{often}: {last.words}"
 
 
 class FolderFiles(Struct, frozen=True, gc=False, omit_defaults=True):

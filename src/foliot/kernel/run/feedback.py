@@ -169,9 +169,10 @@ def happened(call_id: str, name: str, by: str, result: ToolResult | None) -> Too
     return ToolFinished(ToolResult(call_id, name, result.content, result.error), synthetic="decided")
 
 
-def edited(result: ToolResult, arguments: str) -> ToolResult:
+def edited(result: ToolResult, arguments: str, *, ran: bool) -> ToolResult:
     """The model must know that the result belongs to other arguments than it wrote."""
-    note = Text(f"(A person changed the arguments of this call; it was run with {arguments})\n")
+    changed = f"; it was run with {arguments}" if ran else f" to {arguments}; it was not run"
+    note = Text(f"(A person changed the arguments of this call{changed})\n")
     return ToolResult(result.call_id, result.name, (note, *result.content), result.error)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from foliot.engine.workspaces.history import StepFiles
     from foliot.engine.workspaces.trees import WorkspaceTree
     from foliot.kernel.messages import Message
-    from foliot.kernel.run.events import Event
+    from foliot.kernel.run.events import Event, Fork
     from foliot.runtime.agent import Agent
     from foliot.runtime.answers import Answered, Called, Input, Replayed, RunStanding, Toolset
     from foliot.runtime.inputs import RunInput
@@ -251,6 +251,14 @@ class RunGroup(Group):
         """Have a run that nobody drives go on in the background. One that has ended, or is driven, stays as it is.
 
         Raises `NotFound`, and what keeps it from going on.
+        """
+
+    @abstractmethod
+    async def fork_point(self, run_id: str, *, at: int) -> Fork:
+        """Return where a fork from step `at` would branch off, and start nothing.
+
+        Its `effects` are the calls from there on that the run has made, and that a fork may make a second time; calls
+        of tools that only read are left out. Raises `NotFound` for a step that the run never had.
         """
 
     @abstractmethod

@@ -21,6 +21,7 @@ from foliot.engine.approval.service import Decision
 from foliot.engine.budgets.wakeups import is_short
 from foliot.engine.definition.run_options import UNCHANGED, RunOptions
 from foliot.engine.driver.journal import FACT, read_run, summary_of
+from foliot.engine.explain.replay import branch
 from foliot.engine.explain.trace import read_trace
 from foliot.engine.explain.why import Explanation, Holder, RunLiveness, explain
 from foliot.engine.live.hub import Interleaved, Live, Recorded
@@ -28,7 +29,7 @@ from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.identity import NOBODY, Identity, acting
 from foliot.kernel.messages import Message
 from foliot.kernel.run.codec import decode
-from foliot.kernel.run.events import Event
+from foliot.kernel.run.events import Event, Fork
 from foliot.kernel.run.state import Call, State
 from foliot.runtime.agent import Agent
 from foliot.runtime.answers import Answered, Input, Replayed, RunStanding
@@ -242,6 +243,10 @@ class LocalRuns(_Waking, RunGroup):
 
     async def resume(self, run_id: str) -> RunInfo:
         return await self._inside.background.resume(await self._inside.runs.journal.get(run_id))
+
+    async def fork_point(self, run_id: str, *, at: int) -> Fork:
+        await self._inside.runs.journal.get(run_id)
+        return (await branch(self._inside.runs, run_id, at=at)).fork
 
     async def fork(
         self,

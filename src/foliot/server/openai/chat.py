@@ -52,9 +52,10 @@ class Chat:
             case Called(call_id, name, arguments):
                 self._calls[call_id] = call = {"id": call_id, "name": name, "arguments": arguments}
                 return [self._chunk({}, foliot={"type": "tool.called", **call})]
-            case Returned(call_id, name, _, error):
+            case Returned(call_id, name, _, error, arguments):
                 self._returned(piece)
-                return [self._chunk({}, foliot={"type": "tool.returned", "id": call_id, "name": name, "error": error})]
+                told = {"type": "tool.returned", "id": call_id, "name": name, "arguments": arguments, "error": error}
+                return [self._chunk({}, foliot=told)]
             case Printed(call_id, text):
                 return [self._chunk({}, foliot={"type": "tool.output", "id": call_id, "text": text})]
             case Worked(agent, run_id, phase):
@@ -136,7 +137,8 @@ class Chat:
         return [self._chunk({"tool_calls": [each]}) for each in (begun, written)]
 
     def _returned(self, piece: Returned) -> None:
-        call = self._calls.setdefault(piece.call_id, {"id": piece.call_id, "name": piece.name, "arguments": "{}"})
+        call = self._calls.setdefault(piece.call_id, {"id": piece.call_id, "name": piece.name})
+        call["arguments"] = piece.arguments  # those that it was sent with: a person may have changed them
         if piece.error:
             call["error"] = piece.error
 

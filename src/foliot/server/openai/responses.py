@@ -183,9 +183,10 @@ class ResponseAnswer:
     def _return(self, returned: Returned) -> list[Event]:
         place = self._places.get(returned.call_id)
         if place is None:  # it was called in an earlier answer, and its approval is what this one began with
-            events = self._call(Called(returned.call_id, returned.name, "{}"))
+            events = self._call(Called(returned.call_id, returned.name, returned.arguments))
             return [*events, *self._return(returned)]
         item = self._output[place]
+        item["arguments"] = returned.arguments  # those that it was sent with: a person may have changed them
         item["status"] = "failed" if returned.error else "completed"
         item["output"] = None if returned.error else returned.output
         if returned.error:

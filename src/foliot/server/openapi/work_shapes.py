@@ -15,6 +15,7 @@ from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.explain.trace import CallTrace, Mark, StepTrace, Trace
 from foliot.engine.explain.why import Explanation
 from foliot.kernel.inbox import Outcome
+from foliot.kernel.run.events import Fork
 from foliot.runtime.answers import (
     Budgets,
     Called,
@@ -70,6 +71,7 @@ TYPES: Final[tuple[type[Struct], ...]] = (
     OpenQuestion,
     CallTrace,
     Mark,
+    Fork,
     CallResult,
     ResultPage,
     RunContent,

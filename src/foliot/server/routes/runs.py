@@ -54,6 +54,7 @@ ContentDigest = Annotated[
 RunId = Annotated[str, Path(min_length=1, max_length=253, description="The id of the run.")]
 Alike = Annotated[bool, Query(description="Also the only one whose id begins so.")]
 Before = Annotated[str | None, Query(description="`continue` of the page before, or the id of its last run.")]
+Step = Annotated[int, Query(ge=0, lt=2**53, description="The first step that would be new.")]
 Seq = Annotated[int, Query(ge=0, lt=2**53, description="Only events behind this number.")]
 
 Offset = Annotated[int, Query(ge=0, lt=2**53, description="Where to begin, in bytes.")]
@@ -359,6 +360,13 @@ async def why(run_id: RunId, request: Request, services: Services, caller: Calle
     """Why a run waits, failed, or cost what it cost."""
     await _seen(services, caller, "reader", run_id)
     return Json(await services.runtime.runs.why(run_id))
+
+
+@router.get("/v1/runs/{run_id}/fork")
+async def fork_point(run_id: RunId, request: Request, services: Services, caller: Caller, at: Step) -> Response:
+    """Where a fork from a step would branch off, and which effects the run has had since. Nothing is started."""
+    await _seen(services, caller, "reader", run_id)
+    return Json(await services.runtime.runs.fork_point(run_id, at=at))
 
 
 @router.post("/v1/runs/{run_id}/fork")

@@ -13,8 +13,9 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from foliot.engine.live.hub import Live, Output, Recorded, Streamed
-from foliot.kernel.messages import RestartDelta, StopReason, TextDelta, ToolCall, Usage
+from foliot.kernel.messages import RestartDelta, StopReason, TextDelta, Usage
 from foliot.kernel.run import events as e
+from foliot.kernel.run.calls import JournalCalls
 
 
 class Wrote(Struct, frozen=True):
@@ -41,6 +42,7 @@ class Returned(Struct, frozen=True):
     name: str
     output: str
     error: str = ""
+    arguments: str = "{}"
 
 
 class Printed(Struct, frozen=True):
@@ -121,8 +123,8 @@ class Teller:
         self._written: list[str] = []  # joined when the answer is whole: a long stream is many pieces
         self._restarted = False
         self._stop: StopReason = "end"
-        self._wanted: list[ToolCall] = []
-        self._known: dict[str, ToolCall] = {}
+        self._calls = JournalCalls()
+        self._known = set[str]()
         self._clients: set[str] = set()
 
     def tell(self, item: Live) -> list[Piece]:
@@ -184,6 +186,7 @@ class Teller:
     # --- records -------------------------------------------------------------------------------------------------
 
     def _record(self, event: e.Event) -> Iterable[Piece]:
+        self._calls.take(event)
         match event:
             case (
                 e.ModelFailed(usage=usage)
@@ -195,7 +198,6 @@ class Teller:
                 return []
             case e.ModelResponded(step, response):
                 self._stop, self._recorded = response.stop, step
-                self._wanted = list(response.message.calls)
                 self.usage = _sum(_sum(self.usage, response.usage), event.wasted)
                 return [] if self._structured else self._whole(step, response.message.text)
             case e.ToolStarted(call_id, name):
@@ -205,7 +207,7 @@ class Teller:
                 if result.call_id in self._clients:  # the client knows: the result is what it sent
                     return []
                 error = result.error.message if result.error else ""
-                returned = Returned(result.call_id, result.name, result.text, error)
+                returned = Returned(result.call_id, result.name, result.text, error, self._arguments(result.call_id))
                 return [*self._call(result.call_id, result.name), returned]
             case e.ApprovalRequested(call_id, approval_id, tool, digest, reason):
                 pieces = self._call(call_id, tool)
@@ -223,7 +225,7 @@ class Teller:
                 self.waiting = event
                 if reason == "unknown_effect":
                     for call_id in calls:
-                        name = self._known[call_id].name if call_id in self._known else ""
+                        name = call.name if (call := self._calls.find(call_id)) is not None else ""
                         self._ask("decision", call_id, call_id, name, event.message or "did this call happen?")
             case e.RunResumed() | e.RunClaimed():
                 self.waiting = None
@@ -237,13 +239,12 @@ class Teller:
         """Told once for each call, when something is first heard of it."""
         if call_id in self._known:
             return []
-        found = next((each for each in self._wanted if each.id == call_id), None)
-        if found is None:  # ids that were used before in the run are changed when they are recorded
-            found = next((each for each in self._wanted if each.name == name), ToolCall(call_id, name))
-        if found in self._wanted:
-            self._wanted.remove(found)
-        self._known[call_id] = found
-        return [Called(call_id, name, found.arguments, call_id in self._clients)]
+        self._known.add(call_id)
+        return [Called(call_id, name, self._arguments(call_id), call_id in self._clients)]
+
+    def _arguments(self, call_id: str) -> str:
+        call = self._calls.find(call_id)
+        return call.arguments if call is not None else "{}"
 
     def _ask(
         self,
@@ -255,8 +256,7 @@ class Teller:
         choices: tuple[str, ...] = (),
         digest: str = "",
     ) -> None:
-        call = self._known.get(call_id)
-        arguments = call.arguments if call is not None else "{}"
+        arguments = self._arguments(call_id)
         self.asked[call_id] = Asked(kind, id, self.run_id, call_id, tool, text, arguments, choices, digest)
 
     def _end(self, event: e.Terminal) -> list[Piece]:
