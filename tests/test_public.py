@@ -21,7 +21,7 @@ NAMED = ("foliot.errors", "foliot.testing", "foliot.cli.main")
 PUBLIC = """
 Accepted Agent Answered Applied AuditFilter AuditRecord Batch Budgets CallResult Called Change ChannelDelivery ChatEvent
 ClassInfo Client
-Command Document Doubt DoubtPage Event Explanation Fate FieldConflict Filter Fired FoliotError Found Hook
+Command Document Doubt DoubtPage Event Explanation Fate FieldConflict Filter Fired FoliotError Fork Found Hook
 HookAct HookBlock HookChange InUse Input Invocation
 Judgement Limit Live ManifestError Media Message ModelEndpoint ModelError ModelResponse OpenQuestion Outcome Output
 Page PolicyAnswer PolicyQuestion Question Recorded Replayed Requirement Requirements ResultPage RuleDefaults

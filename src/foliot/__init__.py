@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from foliot.errors import FoliotError, UsageError
     from foliot.kernel.messages import Media, Message, ModelResponse, Text, ToolCall, ToolResult, Usage
     from foliot.kernel.run import events
-    from foliot.kernel.run.events import Event
+    from foliot.kernel.run.events import Event, Fork
     from foliot.models.base import ModelError
     from foliot.models.scripted.model import ScriptedModel
     from foliot.resources.field_owners import FieldConflict
@@ -102,6 +102,7 @@ __all__ = [
     "Filter",
     "Fired",
     "FoliotError",
+    "Fork",
     "Found",
     "Hook",
     "HookAct",
@@ -209,6 +210,7 @@ _HOME = {
     "FieldConflict": "foliot.resources.field_owners",
     "Filter": "foliot.store.base",
     "Fired": "foliot.runtime.answers",
+    "Fork": "foliot.kernel.run.events",
     "FoliotError": "foliot.errors",
     "RunHeld": "foliot.store.journal.base",
     "Hook": "foliot.engine.hooks.base",

@@ -191,7 +191,7 @@ async def reached(*folders: str) -> AsyncGenerator[Client]:
 def decider(client: Client, by: str | None) -> str:
     """Returns the name under which somebody decides: that of `--as`, or of whoever sits here. Raises `UsageError`."""
     if by is not None and not by.strip():
-        raise UsageError("--as names nobody.", hint="Leave it out to decide as yourself.")
+        raise UsageError("--as is blank.", hint="Leave it out to decide as yourself.")
     if by is not None and not client.runs.drives_here:
         raise UsageError(
             "--as cannot be used on a server, which knows by the token who decides.",

@@ -113,7 +113,7 @@ class PastEffect(Struct, frozen=True, omit_defaults=True):
     @property
     def words(self) -> str:
         """The outcome for people."""
-        how = {"done": "result", "failed": "it failed", "unknown": "nobody knows whether it took effect"}[self.outcome]
+        how = {"done": "result", "failed": "it failed", "unknown": "its outcome is unknown"}[self.outcome]
         return f"{how}: {self.result}" if self.result else how
 
 

@@ -364,7 +364,7 @@ async def why(run_id: RunId, request: Request, services: Services, caller: Calle
 
 @router.get("/v1/runs/{run_id}/fork")
 async def fork_point(run_id: RunId, request: Request, services: Services, caller: Caller, at: Step) -> Response:
-    """Where a fork from a step would branch off, and which effects the run has had since. Nothing is started."""
+    """Show where a fork from a step would branch off, and which effects the run has had since. Nothing is started."""
     await _seen(services, caller, "reader", run_id)
     return Json(await services.runtime.runs.fork_point(run_id, at=at))
 
