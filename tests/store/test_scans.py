@@ -38,6 +38,9 @@ MUCH: Final[Mapping[str, str]] = {
     "task_feed_marks": "compares the newest tasks, some thousand, with what is queued; once for all who watch",
     "task_feed_deleted": "holds what was told against what there is; rows of what has ended are dropped",
     "task_feed_old": "looks for the oldest of what was told, when that has grown",
+    "held_by_runs": "measures all that runs hold, when a store has become too large",
+    "held_by_tasks": "measures all that tasks hold, when a store has become too large",
+    "held_content": "measures all content, when a store has become too large",
     "purge_blobs": "passes over content that is in use, which is told by the place of the last one",
 }
 # Of these, those that go through a whole table that grows: what they count or compare is all of it.
@@ -80,6 +83,7 @@ SORTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("telemetry_waiting", "telemetry_expired", "telemetry_pending"), "what is live, beside the event loop"
     ),
+    "held_content": "the owners of so many pieces of content",
     "doubt_list": "calls of the same instant about which nobody knows whether they happened",
     "budget_hold_over": "what was held for too long, which is what processes left behind that have died",
 }
@@ -130,6 +134,7 @@ _PARAMETERS: Final[Mapping[str, Any]] = {
     "limit": 50,
     "each": 4,
     "after": 0,
+    "held_content.after": "",
     "after_time": 0.0,
     "since": 0.0,
     "now": 1e9,

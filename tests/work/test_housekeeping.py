@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from functools import partial
 
@@ -11,6 +12,7 @@ import pytest
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.settings.settings import load_settings
 from foliot.store.audit.log import AuditFilter, SqlAuditLog
+from foliot.store.holdings import measure_namespaces, share_of_each
 from foliot.store.journal.database import SqlJournal
 from foliot.store.open import open_database
 from foliot.store.resources.database import SqlResourceStore
@@ -138,6 +140,58 @@ async def test_a_file_that_is_too_large_forgets_what_ended_first_and_nothing_liv
     assert found is not None
     assert found.early == len(runs)
     assert await phases(database) == {open_one: "waiting"}
+
+
+async def test_who_holds_most_gives_first_also_when_all_of_it_is_young(store) -> None:
+    settings, database, _ = store
+    if not settings.store.startswith("sqlite"):
+        pytest.skip("the size of PostgreSQL is its operator's")
+    async with Runtime(settings=settings) as runtime:
+        modest = Agent("clerk", namespace="modest", model=ScriptedModel([{"say": "done"}]))
+        old = [(await runtime.run(modest, f"go {n}")).run_id for n in range(5)]
+    before = (await database.size()).used
+    async with Runtime(settings=settings) as runtime:
+        for n in range(20):
+            greedy = Agent("clerk", namespace="greedy", model=ScriptedModel([{"say": "done"}]))
+            await runtime.run(greedy, f"{n} " + "".join(f"{n * 7919 + i:x} " for i in range(9000)))
+    limit = int(before + ((await database.size()).used - before) / 2)
+
+    assert (await keeper(store, Retention(size=limit), days=30 / DAY).look()) is not None
+    assert len(await phases(database)) == 25, "nothing has ended for a minute: nobody gives"
+    found = await keeper(store, Retention(size=limit), days=1800 / DAY).look()
+
+    assert found is not None
+    left = await phases(database)
+    assert set(old) <= set(left), "who holds little keeps its history"
+    assert 10 <= found.early < 20
+    assert (await database.size()).used <= limit
+    found = await keeper(store, Retention(size=limit), days=0.5).look()
+    assert found is not None
+    assert found.early == 0, "it is small enough now"
+
+
+@pytest.mark.parametrize(
+    ("held", "room", "share"),
+    [([], 10, math.inf), ([1, 2], 10, math.inf), ([1, 20], 10, 9), ([1, 2, 30, 40], 23, 10), ([8, 8], 10, 5)],
+)
+def test_a_share_is_an_equal_part_and_what_others_leave(held: list[float], room: float, share: float) -> None:
+    assert share_of_each(held, room) == share
+
+
+async def test_content_counts_once_in_equal_parts_for_those_who_have_it(store) -> None:
+    settings, database, _ = store
+    async with Runtime(settings=settings) as runtime:
+        for namespace in ("a", "a", "b"):
+            model = ScriptedModel([{"call": {"report": {}}}, {"say": "done"}])
+            agent = Agent("clerk", namespace=namespace, model=model, tools=[report])
+            await runtime.run(agent, "go")
+    held = await measure_namespaces(database)
+    events = dict.fromkeys(held, 0)
+    for row in await database.read("held_by_runs", after=0, count=10):
+        events[row["namespace"]] += row["size"]
+    content = await database.read("held_content", after="", count=99)
+    shared = {row["digest"]: row["size"] for row in content if row["namespace"]}
+    assert held["a"] - events["a"] == held["b"] - events["b"] == sum(shared.values()) / 2 > 0
 
 
 async def test_sizes_are_noted_once_a_day_and_tell_the_growth(store) -> None:

@@ -22,6 +22,7 @@ from foliot.errors import Conflict, FoliotError
 from foliot.settings.settings import Settings
 from foliot.store.audit.log import prune_audit
 from foliot.store.base import KEPT_CHANGES, Database, ResourceStore
+from foliot.store.holdings import Oldest, measure_namespaces, share_of_each
 from foliot.store.journal.database import SqlJournal
 from foliot.store.portions import TAKES_AT_MOST, TAKES_AT_MOST_BESIDE_OTHERS, Portions
 from foliot.store.sessions.database import SqlSessions
@@ -32,8 +33,12 @@ log = logging.getLogger(__name__)
 
 EVERY: Final = 600.0
 AT_ONCE: Final = 200
+# Of what a namespace forgets early, so much at a time at first.
+FEWEST_EARLY: Final = 10
 # How young a run that has ended may be and still be forgotten because the store has grown too large.
 YOUNGEST: Final = 3600.0
+# Likewise of a namespace that holds more than its share, when forgetting what is older was not enough.
+YOUNGEST_OF_LARGEST: Final = 60.0
 # A store that has grown too large is brought well below its limit, so that this is not done all the time.
 BELOW: Final = 0.9
 # The audit log is walked through before it is cut: so not more often than this.
@@ -181,24 +186,41 @@ class Housekeeper:
             found.records += 0 if cut is None else cut.records
 
     async def _forget_early(self, found: Forgotten, limit: int, now: float) -> None:
-        """Forget the oldest of what has ended until the store is well below its limit, or nothing is left to forget."""
+        """Forget what has ended until the store is well below its limit.
+
+        Only namespaces that hold more than their share give, each the oldest of its own. So one that fills the store
+        loses its history and not that of its neighbours, even when all that it holds is young.
+        """
         size = await self._db.size()
         if size.shrinks is False or size.used <= limit:
             return
-        log.warning("the store has %d bytes and may have %d: what ended first is forgotten early", size.used, limit)
-        journal, before = SqlJournal(self._db), now - YOUNGEST
-        while (await self._db.size()).used > limit * BELOW:
-            tasks, runs = await purge_tasks(self._db, before, AT_ONCE)
-            sessions = await SqlSessions(self._db).purge(archived_before=before, limit=AT_ONCE)
-            runs += await journal.purge(ended_before=before, limit=AT_ONCE)
-            await journal.purge_content(before=before)
-            if not tasks and not sessions and not runs:
-                log.warning("the store is larger than retention_size allows, and nothing in it has ended")
-                return
-            found.tasks += tasks
-            found.sessions += sessions
-            found.runs += runs
-            found.early += runs
+        log.warning("the store has %d bytes and may have %d: what has ended is forgotten early", size.used, limit)
+        journal, room, used = SqlJournal(self._db), limit * BELOW, size.used
+        held = await measure_namespaces(self._db)
+        # Indices and records that belong to nobody make the store larger than what is held.
+        part = sum(held.values()) / used
+        share = share_of_each(list(held.values()), room * part)
+        for before in (now - YOUNGEST, now - YOUNGEST_OF_LARGEST):
+            for namespace in sorted(held, key=held.__getitem__, reverse=True):
+                oldest, count = Oldest(self._db, namespace, before), FEWEST_EARLY
+                while used > room and held[namespace] > share and await oldest.forget(count):
+                    await journal.purge_content(before=before)
+                    left = (await self._db.size()).used
+                    held[namespace] -= (used - left) * part
+                    # A portion should free a tenth of what is too much, and not far more where runs are large.
+                    count = min(AT_ONCE, 2 * count) if used - left < (used - room) / 10 else max(1, count // 2)
+                    used = left
+                found.tasks += oldest.tasks
+                found.sessions += oldest.sessions
+                found.runs += oldest.runs
+                found.early += oldest.runs
+                if oldest.runs or oldest.tasks or oldest.sessions:
+                    log.warning("namespace %s held the most: %d runs, %d tasks and %d sessions of it were forgotten"
+                                " early", namespace, oldest.runs, oldest.tasks, oldest.sessions)  # fmt: skip
+        if used > room:
+            largest = max(held, key=held.__getitem__, default="default")
+            log.warning("the store is larger than retention_size allows, and nothing that has ended can be forgotten"
+                        " of who holds more than its share; most of it is of namespace %s", largest)  # fmt: skip
 
 
 def _take_turn(name: str, now: float, every: float) -> Tx[float | None]:

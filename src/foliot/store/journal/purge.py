@@ -42,7 +42,7 @@ async def purge(database: Database, *, ended_before: float, limit: int | None, p
         behind = Ended(found[-1]["updated_at"], found[-1]["key"])
         portions.begin()
         if loose := [row for row in found if not row["kept"]]:
-            done = await database.write(_purge, loose, ended_before)
+            done = await database.write(purge_found, loose, ended_before)
             gone += done
             await portions.end(done)
     return gone
@@ -108,7 +108,8 @@ def purge_runs(found: Sequence[Row], before: float) -> Tx[int]:
     return len(ended)
 
 
-def _purge(found: Sequence[Row], before: float) -> Tx[int]:
+def purge_found(found: Sequence[Row], before: float) -> Tx[int]:
+    """Forgets those of these runs that ended before a time and that nothing keeps; returns how many."""
     yield from _lock_tasks(found)
     return (yield from purge_runs(found, before))
 
