@@ -146,9 +146,12 @@ async def _archive(fetch: Fetch, tree: WorkspaceTree, file: IO[bytes]) -> None:
     left_out: list[str] = []
     async for piece in archived(fetch, tree, left_out):
         file.write(piece)
-    if left_out:
-        named = ", ".join(map(_shown, left_out[:5]))
-        out(f"Left out {counted(len(left_out), 'link')} that lead out of the workspace: {named}", err=True)
+    _name_left_out(left_out)
+
+
+def _name_left_out(links: Sequence[str]) -> None:
+    for path in links:
+        out(f"Left out the link {_shown(path)}: it leads out of the workspace.", err=True)
 
 
 @workspace.command()
@@ -156,7 +159,10 @@ async def _archive(fetch: Fetch, tree: WorkspaceTree, file: IO[bytes]) -> None:
 @_at
 @click.option("--to", "place", required=True, type=click.Path(file_okay=False), help="The folder; it must be empty.")
 def restore(run_id: str | None, at: int | None, place: str) -> int:
-    """Put the files of a run into a folder, as a step left them: links as they are, permissions, empty folders."""
+    """Put the files of a run into a folder, as a step left them, with permissions, empty folders and links.
+
+    A link that leads out of the folder is left out, and named.
+    """
     try:
         os.makedirs(place, exist_ok=True)
         there = os.listdir(place)
@@ -168,11 +174,13 @@ def restore(run_id: str | None, at: int | None, place: str) -> int:
 
 
 async def _restore(word: str | None, at: int | None, place: str) -> int:
+    from foliot.engine.workspaces.history import links_out_of
 
     loop = asyncio.get_running_loop()
     async with reached() as client:
         info = await run_of(client, word)
         tree = await client.runs.tree(info.id, at=at)
+        left_out = links_out_of(tree)
 
         async def get(digests: Sequence[str]) -> dict[str, bytes]:
             return {each: await client.runs.content(info.id, each) for each in digests}
@@ -181,10 +189,12 @@ async def _restore(word: str | None, at: int | None, place: str) -> int:
             return asyncio.run_coroutine_threadsafe(get(digests), loop).result()
 
         try:
-            await on_thread(restore_into, place, tree, fetch)
+            await on_thread(restore_into, place, tree, fetch, frozenset(left_out))
         except OSError as error:
             raise UsageError(f"{place} cannot be written: {error.strerror}") from None
-    out(f"Restored {counted(sum(1 for _ in tree.walk()), 'file')} of run {info.id} into {place}", err=True)
+    _name_left_out(left_out)
+    count = sum(1 for _ in tree.walk()) - len(left_out)
+    out(f"Restored {counted(count, 'file')} of run {info.id} into {place}", err=True)
     return 0
 
 

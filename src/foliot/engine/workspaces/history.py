@@ -129,12 +129,19 @@ def _links_of(tree: WorkspaceTree) -> _Links:
     return links
 
 
+def links_out_of(tree: WorkspaceTree) -> list[str]:
+    """The paths of the links of a snapshot that would lead out of wherever it is unpacked, in their order."""
+    links = _links_of(tree)
+    return sorted(path for path, entry in tree.walk() if entry.kind == "link" and leads_out(path, entry.target, links))
+
+
 async def archived(fetch: Fetch, tree: WorkspaceTree, left_out: list[str]) -> AsyncGenerator[bytes]:
     """A tar archive of a snapshot, piece by piece. Paths in it are relative and nothing in it leads out.
 
     Links that lead out are left out; their paths are added to `left_out`. The same files give the same bytes.
     """
-    buffer, links = io.BytesIO(), _links_of(tree)
+    left_out += links_out_of(tree)
+    buffer, outside = io.BytesIO(), frozenset(left_out)
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path, entry in sorted(tree.walk(), key=lambda each: each[0]):
             member = tarfile.TarInfo(path)
@@ -142,8 +149,7 @@ async def archived(fetch: Fetch, tree: WorkspaceTree, left_out: list[str]) -> As
             if entry.kind == "folder":
                 member.type = tarfile.DIRTYPE
             elif entry.kind == "link":
-                if leads_out(path, entry.target, links):
-                    left_out.append(path)
+                if path in outside:
                     continue
                 member.type, member.linkname, member.mode = tarfile.SYMTYPE, entry.target, 0o777
             else:

@@ -10,7 +10,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, TypeAlias
 
@@ -23,13 +23,15 @@ FetchMany: TypeAlias = Callable[[Sequence[str]], Mapping[str, bytes]]
 _SHALLOW: Final = 64
 
 
-def restore(root: int, now: KnownFolder | None, tree: WorkspaceTree, fetch: FetchMany) -> None:
-    """Make the folder that `root` is a descriptor of equal to a snapshot.
+def restore(
+    root: int, now: KnownFolder | None, tree: WorkspaceTree, fetch: FetchMany, without: Collection[str] = ()
+) -> None:
+    """Make the folder that `root` is a descriptor of equal to a snapshot, but for the paths in `without`.
 
     `now` is what was seen in it; files of which it says nothing are written anew. Raises `OSError`, and what `fetch`
     raises.
     """
-    writing = _Restore(root, tree, fetch)
+    writing = _Restore(root, tree, fetch, without)
     writing.shape(root, now, tree.root, ())
     writing.write_files()
     writing.close_folders()
@@ -79,8 +81,9 @@ def _same(there: TreeEntry | None, entry: TreeEntry | None) -> bool:
 
 
 class _Restore:
-    def __init__(self, root: int, tree: WorkspaceTree, fetch: FetchMany) -> None:
+    def __init__(self, root: int, tree: WorkspaceTree, fetch: FetchMany, without: Collection[str] = ()) -> None:
         self._root = root
+        self._without = without
         self._tree = tree
         self._fetch = fetch
         self._wanted: list[tuple[tuple[str, ...], TreeEntry]] = []
@@ -89,6 +92,8 @@ class _Restore:
     def shape(self, fd: int, now: KnownFolder | None, digest: str, path: tuple[str, ...]) -> None:
         """Remove what does not belong here, make folders and links, and take note of the files to write."""
         entries = {entry.path_name: entry for entry in self._tree.entries(digest)}
+        if self._without:
+            entries = {name: each for name, each in entries.items() if "/".join((*path, name)) not in self._without}
         there: dict[str, int] = {}
         with os.scandir(fd) as found:
             for item in found:
@@ -339,10 +344,10 @@ def _kind(mode: int) -> str:
     return "link" if stat.S_ISLNK(mode) else ""
 
 
-def restore_into(folder: str, tree: WorkspaceTree, fetch: FetchMany) -> None:
-    """Make a folder equal to a snapshot. What else is in it is removed. Raises as `restore`."""
+def restore_into(folder: str, tree: WorkspaceTree, fetch: FetchMany, without: Collection[str] = ()) -> None:
+    """Make a folder equal to a snapshot, as `restore` does. What else is in it is removed."""
     root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        restore(root, None, tree, fetch)
+        restore(root, None, tree, fetch, without)
     finally:
         os.close(root)
