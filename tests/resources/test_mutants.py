@@ -28,6 +28,7 @@ READER_ALONE: Final = re.compile(
     r"|does not say what is required$|more than there are in spec\.approvers|cannot wait for itself"
     r"|is the grant's own namespace|anybody could sign|is no host|is not the name of a user|must be a URL"
     r"|is not the name of an HTTP header|is set by Foliot itself|one line of printable characters"
+    r"|belongs to the sandbox$|lie in one another$"
     r"|is not a method to rule on|hosts that are named|Ki or more|Mi or more|must be 1 or more|must be 16 or more"
     r"|larger than anything can be|not the name of a variable, or|required when there are secrets|without '\.\.'"
     r"|is not a valid JSON Schema"  # references to elsewhere, sizes

@@ -90,7 +90,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     (
         {"mounts": [{"source": "/a", "target": "/x"}, {"source": "/b", "target": "/x/"}]},
         "mounts[1].target",
-        "twice",
+        "lie in one another",
     ),
     ({"limits": {"memory": "1Mi"}}, "limits.memory", "16Mi or more"),
     ({"limits": {"memory": "much"}}, "limits.memory", "not a size"),

@@ -6,14 +6,22 @@ import contextlib
 import os
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from foliot.resources.validate import validate_document
-from foliot.sandbox.base import Enforcement, Mount, SandboxPolicy, SandboxPolicyRefused, check_policy, is_plain_path
+from foliot.sandbox.base import (
+    LAUNCHER,
+    Enforcement,
+    Mount,
+    SandboxPolicy,
+    SandboxPolicyRefused,
+    check_policy,
+    is_plain_path,
+)
 from foliot.sandbox.process import ProcessSandbox
 from foliot.tools.base import ToolDenied
 from foliot.tools.fences import FenceRequest, with_real_mounts
@@ -30,12 +38,37 @@ def test_a_target_has_one_spelling_and_covers_nothing_of_ours(target: str, tmp_p
         check_policy(SandboxPolicy(mounts=(Mount(str(tmp_path), target),)), ANYWHERE)
 
 
-@pytest.mark.parametrize("target", ["/./etc", "/data/.", "/data//x"])
-def test_a_tool_cannot_declare_such_a_target(target: str) -> None:
-    spec = {"type": "cli", "cli": {"command": ["id"]}, "sandbox": {"mounts": [{"source": "/srv", "target": target}]}}
-    made, problems = validate_document({"kind": "Tool", "metadata": {"name": "t"}, "spec": spec})
-    assert made is None
-    assert any("target" in str(problem.path) for problem in problems)
+@pytest.mark.parametrize(
+    "targets",
+    [
+        *(
+            (each,)
+            for each in (
+                "/./etc", "/data/.", "/data//x", "/", "/tmp", "/etc", "/etc/", "/run", "/opt", "/usr", "/workspace",
+                "/workspace/data", "/proc", "/proc/self", "/dev/fd", "/sys", "/run/foliot/x", "/run/foliot-egress",
+                "/opt/foliot-python/lib", "/opt/foliot-code", LAUNCHER, f"{LAUNCHER}/x",
+                "/data", "/data/", "/etc/app", "/opt/acme", "/run/app", "/tmp/app", "/srv/a/b", "/home", "/code",
+            )
+        ),
+        ("/data", "/data/inner"), ("/data/inner", "/data"), ("/data", "/data/"), ("/data", "/data2"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_target_is_refused_when_it_is_declared_as_it_is_when_it_is_used(targets: Sequence[str]) -> None:
+    try:
+        check_policy(SandboxPolicy(mounts=tuple(Mount("/srv", target) for target in targets)), ANYWHERE)
+        field = ""
+    except SandboxPolicyRefused as refused:
+        field = refused.field
+    mounts = {"mounts": [{"source": "/srv", "target": target} for target in targets]}
+    for kind, spec, place in (
+        ("Tool", {"type": "cli", "cli": {"command": ["id"]}, "sandbox": mounts}, "spec.sandbox."),
+        ("Agent", {"model_ref": "m", "sandbox": mounts}, "spec.sandbox."),
+        ("Agent", {"runner": {"command": ["id"], "sandbox": mounts}}, "spec.runner.sandbox."),
+        ("McpServer", {"transport": "stdio", "command": "id", "sandbox": mounts}, "spec.sandbox."),
+    ):
+        _, problems = validate_document({"kind": kind, "metadata": {"name": "t"}, "spec": spec})
+        assert [problem.field for problem in problems] == ([place + field] if field else [])
 
 
 @pytest.mark.parametrize(("path", "plain"), [("/", True), ("/a/b", True), ("/a/", True), ("a", False), ("", False)])
@@ -48,7 +81,7 @@ def test_what_a_plain_path_is(path: str, plain: bool) -> None:
 )
 def test_nothing_is_mounted_inside_what_others_can_write_to(targets: tuple[str, ...], tmp_path: Path) -> None:
     mounts = tuple(Mount(str(tmp_path), target) for target in targets)
-    with pytest.raises(SandboxPolicyRefused, match="lie in one another"):
+    with pytest.raises(SandboxPolicyRefused, match=r"lie in one another|belongs to the sandbox"):
         check_policy(SandboxPolicy(workspace=str(tmp_path), mounts=mounts), ANYWHERE)
 
 

@@ -22,12 +22,12 @@ from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from foliot.common.mounts import LAUNCHER as LAUNCHER
+from foliot.common.mounts import WORKSPACE as WORKSPACE
+from foliot.common.mounts import target_problems
 from foliot.errors import FoliotError
 
-WORKSPACE: Final = "/workspace"
 BROKER_SOCKET: Final = "/run/foliot/broker.sock"
-# The program that sets up the last wall and becomes the one that was asked for.
-LAUNCHER: Final = "/.foliot-start"
 
 # Said of a program that was ended by "workspace".
 WORKSPACE_FULL: Final = "it wrote more than the workspace may hold (spec.workspace of the agent): that was undone"
@@ -356,11 +356,6 @@ class SandboxGone(SandboxError):
     kind = "cancelled"
 
 
-# Places inside that no mount may cover.
-_OWN: Final = frozenset({"/", WORKSPACE, "/tmp", "/usr", "/etc", "/bin", "/sbin", "/lib", "/lib64", "/run"})
-_OWN_BELOW: Final = ("/proc/", "/dev/", "/sys/", "/run/foliot/", f"{LAUNCHER}/")
-
-
 def check_policy(policy: SandboxPolicy, enforcement: Enforcement) -> None:
     """Refuse what makes no sense for any backend, and what is required and not enforced by this one.
 
@@ -411,23 +406,10 @@ def is_plain_path(path: str) -> bool:
 
 
 def _check_targets(policy: SandboxPolicy) -> None:
-    """Refuse mounts that cover what belongs to the sandbox, or lie in one another.
-
-    Whoever makes the place of a mount inside another follows the links that are there, and those are not ours.
-    """
-    taken = [WORKSPACE] if policy.shows_workspace else []
-    for number, mount in sorted(enumerate(policy.mounts), key=lambda each: each[1].target):
-        field, target = f"mounts[{number}].target", f"/{mount.target.strip('/')}"
-        if target in _OWN or f"{target}/".startswith(_OWN_BELOW):
-            raise SandboxPolicyRefused(
-                field, f"{mount.target} belongs to the sandbox", hint="choose a folder of its own"
-            )
-        for other in taken:
-            if f"{target}/".startswith(f"{other}/") or f"{other}/".startswith(f"{target}/"):
-                raise SandboxPolicyRefused(
-                    field, f"{mount.target} and {other} lie in one another", hint="choose a folder of its own"
-                )
-        taken.append(target)
+    """Refuse mounts that cover what belongs to the sandbox, or lie in one another; ours are where none of others is."""
+    shown = [(number, mount.target) for number, mount in enumerate(policy.mounts) if not mount.part]
+    for index, why in target_problems([target for _, target in shown]):
+        raise SandboxPolicyRefused(f"mounts[{shown[index][0]}].target", why, hint="choose a folder of its own")
 
 
 def _paths(policy: SandboxPolicy) -> list[tuple[str, str]]:

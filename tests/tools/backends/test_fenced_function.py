@@ -460,9 +460,9 @@ async def test_a_module_that_is_missing_or_not_granted_is_refused(fence, folder)
 def test_only_python_is_shown_of_the_folder(folder) -> None:
     mounts, paths = shown(FencedCode("fence_desk:greet", str(folder)))
     own = {each.target for each in mounts if each.source.startswith(str(folder))}
-    assert own == {f"/code/fence_{name}.py" for name in ("desk", "neighbour", "way")}
+    assert own == {f"/opt/foliot-code/fence_{name}.py" for name in ("desk", "neighbour", "way")}
     assert not any(each.writable for each in mounts)
-    assert paths[0] == "/code"
+    assert paths[0] == "/opt/foliot-code"
 
 
 async def test_a_connection_ends_with_the_call_that_made_it_and_carries_nothing_of_the_next(sandbox, folder) -> None:

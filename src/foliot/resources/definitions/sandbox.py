@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from foliot.common import hosts as host_names
 from foliot.common import sizes
+from foliot.common.mounts import target_problems
 from foliot.common.suggestions import suggestion
 from foliot.common.variables import SECRET_VARIABLE, secret_variable_problem
 from foliot.resources.base import Model, problem
@@ -267,10 +268,8 @@ class SandboxSpec(Model):
                 yield problem("secrets", index, "variable", message=message)
             names.append(name)
             variables.append(secret.variable)
-        targets = [mount.target for mount in self.mounts]
-        for index, target in enumerate(targets):
-            if target in targets[:index]:
-                yield problem("mounts", index, "target", message="the target of a mount is given twice")
+        for index, why in target_problems([mount.target for mount in self.mounts]):
+            yield problem("mounts", index, "target", message=why, hint="choose a folder of its own")
 
 
 class SandboxCeiling(Model):

@@ -294,11 +294,11 @@ class Broker:
     @property
     def mounts(self) -> tuple[Mount, ...]:
         """The files that the fence must show for that: the forwarder, and the certificates to trust."""
-        found = [Mount(str(self._place / "forwarder.py"), _FORWARDER)]
+        found = [Mount(str(self._place / "forwarder.py"), _FORWARDER, part=True)]
         if self._opens_tls:
-            found.append(Mount(str(self._place / "ca.pem"), _BUNDLE))
+            found.append(Mount(str(self._place / "ca.pem"), _BUNDLE, part=True))
         if self._interpreter is None:
-            found.append(Mount(sys.base_prefix, _OWN_INTERPRETER))
+            found.append(Mount(sys.base_prefix, _OWN_INTERPRETER, part=True))
         return tuple(found)
 
     def command(self, argv: Sequence[str]) -> list[str]:

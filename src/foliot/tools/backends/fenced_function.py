@@ -77,7 +77,7 @@ TAIL: Final = 2_000
 # More neighbours than that are not a project: then only the module itself is shown.
 MOST_NEIGHBOURS: Final = 256
 # Where the code is inside.
-CODE: Final = "/code"
+CODE: Final = "/opt/foliot-code"
 _BOOT: Final = (
     "import sys; sys.path[:0] = filter(None, sys.argv[3].split('\\n')); "
     "from foliot.tools.backends.function_worker import main; main(sys.argv[1], sys.argv[2])"
