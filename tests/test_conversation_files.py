@@ -14,6 +14,7 @@ import pytest
 from foliot import Agent, Runtime, ScriptedModel
 from foliot.engine.definition.backends import can_fence
 from foliot.engine.workspaces.assets import path_of
+from foliot.engine.workspaces.workspaces import place_of
 from foliot.errors import NotFound
 from foliot.kernel.messages import Message, Text
 from foliot.kernel.run.events import RunCreated
@@ -100,7 +101,7 @@ async def test_a_killed_turn_is_taken_up_with_the_files_of_the_turn_before(store
         "asyncio.run(main())"
     )
     driving = subprocess.Popen([sys.executable, "-c", program, store], env={**os.environ, "PYTHONPATH": "."})
-    began = tmp_path / "here/default/r-2/files/began"
+    began = place_of(tmp_path / "here", "default", "r-2") / "files/began"
     try:
         for _ in range(1200):
             if began.exists():

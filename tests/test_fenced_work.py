@@ -13,6 +13,7 @@ import time
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel
+from foliot.engine.workspaces.workspaces import place_of, scratch_root
 from foliot.kernel.run.events import ToolFinished
 from foliot.settings.settings import load_settings
 from foliot.tools.builtin.jobs import job_id
@@ -182,7 +183,7 @@ async def test_a_run_that_waits_for_a_person_keeps_its_job_and_its_variables(run
     )
     run = await runtime.run(agent, "go")
     assert run.waiting is not None
-    (folder,) = (tmp_path / "home" / "workspaces" / "default").glob("*/files")
+    folder = place_of(scratch_root(tmp_path / "home"), "default", run.run_id) / "files"
     (folder / "go").write_text("")
     for _ in range(3000):
         if (folder / "made").exists():
@@ -266,3 +267,18 @@ async def test_a_fork_says_that_variables_and_jobs_of_the_past_are_not_its_own(r
     assert '"lost"' in found[-2]
     assert found[-1].startswith("[The interpreter was restarted")
     assert "\nFalse\n" in found[-1]
+
+
+async def test_a_program_cannot_read_whose_home_which_namespace_and_which_run_it_is(tmp_path) -> None:
+    looks = "cat /proc/*/mountinfo /proc/*/mounts /proc/*/mountstats /proc/*/cmdline /proc/*/environ /proc/*/cgroup; "
+    looks += (
+        "for each in exe cwd root fd/0 fd/1 fd/2; do readlink /proc/1/$each /proc/self/$each; done; pwd -P; env; true"
+    )
+    settings = load_settings({"home": str(tmp_path / "ann")}, {})
+    async with Runtime(settings=settings) as runtime:
+        agent = Agent("worker", model=ScriptedModel([does("bash", command=looks), {"say": "done"}]), tools=["bash"])
+        run = await runtime.run(agent, "go", run_id="run-of-ann")
+        (seen,) = await results(runtime, run.run_id)
+    assert " /workspace " in seen
+    for name in (str(tmp_path), "/default/", "run-of-ann", sys.prefix, os.path.expanduser("~")):
+        assert name not in seen, name

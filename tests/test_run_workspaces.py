@@ -15,6 +15,7 @@ import pytest
 
 from foliot import Agent, Runtime, ScriptedModel
 from foliot.engine.definition.backends import can_fence
+from foliot.engine.workspaces.workspaces import RUNS, place_of
 from foliot.kernel.run.events import RunCreated, ToolFinished, ToolUnknown
 from foliot.resources.problems import ManifestError
 from foliot.runtime.results import RunResult
@@ -55,7 +56,7 @@ async def test_a_call_finds_the_files_that_the_calls_before_it_left(store: str, 
     assert kept[0] is not None
     assert (kept[0].number, kept[0].files) == (1, 3)
     assert kept[1] is None  # it changed nothing
-    assert list((tmp_path / "here/default").iterdir()) == [], "the run is over"
+    assert list((tmp_path / "here" / RUNS).iterdir()) == [], "the run is over"
 
 
 async def test_two_runs_do_not_see_each_others_files(store: str) -> None:
@@ -90,13 +91,13 @@ async def test_another_machine_goes_on_with_the_files(
     monkeypatch.setenv("FOLIOT_WORKSPACES", str(tmp_path / "elsewhere"))
 
     assert await resumed(store) == "one\na\n"
-    assert (tmp_path / "here/default/r-1/files/new").exists()
-    assert list((tmp_path / "elsewhere/default").iterdir()) == []
+    assert (place_of(tmp_path / "here", "default", "r-1") / "files/new").exists()
+    assert list((tmp_path / "elsewhere" / RUNS).iterdir()) == []
 
 
 async def test_what_a_killed_call_did_to_files_is_undone(store: str, tmp_path: Path) -> None:
     killed_while(store, tmp_path, "echo spoilt > a; echo > new; touch began; sleep 60")
-    assert (tmp_path / "here/default/r-1/files/a").read_text() == "spoilt\n"
+    assert (place_of(tmp_path / "here", "default", "r-1") / "files/a").read_text() == "spoilt\n"
 
     assert await resumed(store) == "one\na\n"
 
@@ -116,7 +117,7 @@ def killed_while(store: str, tmp_path: Path, command: str) -> None:
     )
     # Its output stays with pytest: a pipe that nobody reads could hold it up.
     driving = subprocess.Popen([sys.executable, "-c", program, store, command], env={**os.environ, "PYTHONPATH": "."})
-    began = tmp_path / "here/default/r-1/files/began"
+    began = place_of(tmp_path / "here", "default", "r-1") / "files/began"
     try:
         for _ in range(1200):
             if began.exists():

@@ -362,7 +362,7 @@ class TestShowing:
             ("container_runtime", "", "default"),
             ("mcp_commands", "", "default"),
             ("workspace", "", "default"),
-            ("workspaces", str(tmp_path / "workspaces"), "default"),
+            ("workspaces", "", "default"),
             ("workspace_sources", "", "default"),
             ("retention_workspaces", "86400", "default"),
             ("default_tool_access", "allow", "default"),

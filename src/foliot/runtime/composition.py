@@ -274,10 +274,11 @@ def _assembled(
         namespace = settings.namespace
     shared = None if shared is None else shared.absolute()
     root = settings.workspaces if settings is not None and database is not None else None
+    home = settings.home if settings is not None and database is not None else None
     grants = OperatorGrants.of(settings)
     folders = UserFolders(journal, SqlFolders(database), clock=clock) if database is not None else None
     workspaces = RunWorkspaces(
-        journal, root, shared=shared, namespace=namespace, sources=grants.workspace_sources, folders=folders
+        journal, root, home=home, shared=shared, namespace=namespace, sources=grants.workspace_sources, folders=folders
     )
     backends = Backends(
         secrets,

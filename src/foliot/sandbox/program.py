@@ -35,7 +35,7 @@ _CHUNK: Final = 65536
 # Python sets a variable of its own where there is no locale.
 ON_TERMINAL: Final = (
     "import fcntl, os, sys, termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
-    "os.environ.pop('LC_CTYPE', None)\nos.execv(sys.argv[1], sys.argv[1:])"
+    "os.environ.pop('LC_CTYPE', None)\nos.execv(sys.argv[1], [os.path.basename(sys.argv[1]), *sys.argv[2:]])"
 )
 
 
@@ -121,12 +121,15 @@ class Program:
             more = ["--json-status-fd", str(status_write), "--block-fd", str(block_read)]
             os.write(words, b"".join(os.fsencode(word) + b"\0" for word in [*arguments, *more]))
             os.lseek(words, 0, os.SEEK_SET)
-            line = [*command, "--args", str(words), "--", *argv]
+            # The first process inside is bubblewrap: where it is installed is nobody's business there.
+            path, *more = command
+            line = [os.path.basename(path), *more, "--args", str(words), "--", *argv]
             if terminal:
-                line = [sys.executable, "-I", "-S", "-c", ON_TERMINAL, *line]
+                line = [sys.executable, "-I", "-S", "-c", ON_TERMINAL, path, *line[1:]]
             with outlives_call():  # who has the session ends it, also for a call that is made here
                 self._outside = subprocess.Popen(
                     line,
+                    executable=None if terminal else path,
                     # Nothing of the environment is left: LD_PRELOAD of a policy would be loaded before the fence is.
                     env={},
                     cwd="/",

@@ -483,8 +483,9 @@ class Settings:
     mcp_commands: tuple[str, ...] = field(metadata=rule(as_commands, ""))
     # One folder that all agents in the namespace above work on; without it each run has a folder of its own.
     workspace: Path | None = field(metadata=rule(as_path, None))
-    # Where runs have folders of their own. They are copies of what the journal says: idle ones are removed.
-    workspaces: Path = field(metadata=rule(as_path, "{home}/workspaces"))
+    # Where runs have folders of their own, if not in /var/tmp: programs can read the path. They are copies of what the
+    # journal says: idle ones are removed.
+    workspaces: Path | None = field(metadata=rule(as_path, None))
     # Folders that an agent's runs may begin with a copy of which somebody else than the operator declares.
     workspace_sources: tuple[str, ...] = field(metadata=rule(as_places, ""))
     retention_workspaces: int = field(metadata=rule(as_age, "1d"))

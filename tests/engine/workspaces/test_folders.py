@@ -14,7 +14,7 @@ import pytest
 
 from foliot.engine.workspaces import workspaces as module
 from foliot.engine.workspaces.trees import WorkspaceTree
-from foliot.engine.workspaces.workspaces import RunWorkspaces
+from foliot.engine.workspaces.workspaces import RunWorkspaces, place_of
 from foliot.errors import InvalidInput
 from foliot.store.journal.base import Journal
 from foliot.store.journal.database import SqlJournal
@@ -56,7 +56,7 @@ async def folders(journal: Journal, root: Path) -> AsyncIterator[RunWorkspaces]:
 
 async def test_a_run_begins_with_an_empty_folder_that_nobody_else_may_enter(folders: RunWorkspaces, root: Path) -> None:
     assert await Played(folders).seen() == {}
-    assert (root / "default" / "r1").stat().st_mode & 0o777 == 0o700
+    assert place_of(root, "default", "r1").stat().st_mode & 0o777 == 0o700
 
 
 async def test_another_machine_finds_what_the_calls_before_left(
@@ -160,7 +160,7 @@ async def test_what_a_job_writes_between_two_calls_stays_also_after_the_run_was_
 ) -> None:
     run = Played(folders)
     await run.call(writes({"a.txt": "1"}))
-    writes({"job.txt": "2"})(root / "default/r1/files")
+    writes({"job.txt": "2"})(place_of(root, "default", "r1") / "files")
     run.epoch = 2  # it waited for a person meanwhile
 
     assert "job.txt" in await run.seen()
@@ -392,7 +392,7 @@ async def test_idle_folders_are_swept_and_come_back(folders: RunWorkspaces, root
 
     assert await folders.sweep(idle_for=3600) == 0
     assert await folders.sweep(idle_for=-1) == 1
-    assert not (root / "default" / "r1").exists()
+    assert not place_of(root, "default", "r1").exists()
     assert await run.seen() == before
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from foliot.engine.workspaces.workspaces import RunWorkspaces
+from foliot.engine.workspaces.workspaces import RunWorkspaces, place_of
 from foliot.sandbox.process import ProcessSandbox
 from foliot.store.journal.base import Journal
 from foliot.store.journal.memory import MemoryJournal
@@ -107,7 +107,7 @@ async def test_the_interpreter_of_a_worker_that_lost_the_run_never_writes_into_t
     tools: Tools, journal: Journal, tmp_path: Path
 ) -> None:
     await tools.call(tools.python, code=WRITING)
-    folder = tmp_path / "here/default/r1/files"
+    folder = place_of(tmp_path / "here", "default", "r1") / "files"
     written_to = folder.stat().st_ino
     other = Played(RunWorkspaces(journal, tmp_path / "here"))
     other.at, other.epoch = tools.run.at, 3

@@ -12,7 +12,7 @@ import pytest
 
 from foliot.engine.workspaces.scan import Bounds, OverBounds, look
 from foliot.engine.workspaces.watch import FolderRoom
-from foliot.engine.workspaces.workspaces import RunWorkspaces
+from foliot.engine.workspaces.workspaces import RUNS, RunWorkspaces, place_of, scratch_root
 from foliot.store.journal.base import Lease
 from foliot.store.journal.memory import MemoryJournal
 from foliot.tools.workspaces import WorkspaceFull
@@ -55,7 +55,7 @@ async def test_a_job_above_the_quota_is_ended_told_why_and_undone_without_any_ca
     assert job.running is not None
     await asyncio.wait_for(asyncio.shield(job.running), 120)
 
-    folder = tmp_path / "here/default/r1/files"
+    folder = place_of(tmp_path / "here", "default", "r1") / "files"
     async with asyncio.timeout(60):
         while not folder.is_dir() or os.listdir(folder) != ["a"]:
             await asyncio.sleep(0.01)
@@ -170,7 +170,7 @@ async def test_the_folder_of_a_run_that_is_over_is_removed(tmp_path: Path) -> No
     await run.call(writes({"a": "1"}))
     folders.ended("default", "r1")
     await folders.close()
-    assert os.listdir(tmp_path / "here/default") == []
+    assert os.listdir(tmp_path / "here" / RUNS) == []
 
 
 async def test_a_sweep_removes_what_a_worker_left_of_runs_that_are_over(
@@ -183,10 +183,47 @@ async def test_a_sweep_removes_what_a_worker_left_of_runs_that_are_over(
         dead = RunWorkspaces(journal, tmp_path / "here")
         await Played(dead, run_id).call(writes({"a": "1"}))
         await dead.close()
-    (tmp_path / "here/default/r3").mkdir()
+    (tmp_path / "here" / RUNS / "r3").mkdir()
     await journal.append(Lease("r1", 1, 1, "w", 9e9), [], phase="succeeded")
 
     folders = RunWorkspaces(journal, tmp_path / "here")
     assert await folders.sweep(idle_for=3600) == 1
-    assert sorted(os.listdir(tmp_path / "here/default")) == ["r2", "r3"]
+    kept = place_of(tmp_path, "default", "r2").name
+    assert sorted(os.listdir(tmp_path / "here" / RUNS)) == sorted((kept, "r3"))
     await folders.close()
+
+
+def test_the_place_of_folders_is_nobodys_home_and_only_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foliot.engine.workspaces.workspaces.SCRATCH", tmp_path / "scratch")
+    home = tmp_path / "home"
+    assert scratch_root(home) == home / "workspaces", "there is no such place"
+    (tmp_path / "scratch").mkdir()
+    root = scratch_root(home)
+    assert root.parent == tmp_path / "scratch"
+    assert root != scratch_root(tmp_path / "other")
+    root.chmod(0o755)
+    assert scratch_root(home) == home / "workspaces", "others may look into it"
+    root.rmdir()
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    root.symlink_to(tmp_path / "theirs")
+    assert scratch_root(home) == home / "workspaces", "it is a link of somebody"
+
+
+async def test_folders_of_older_versions_are_swept_and_an_empty_place_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foliot.engine.workspaces.workspaces.SCRATCH", tmp_path / "scratch")
+    old = tmp_path / "home/workspaces/default/r9"
+    (old / "files").mkdir(parents=True)
+    (old / "lock").touch()
+    (tmp_path / "scratch").mkdir()
+    journal = MemoryJournal()
+    await created(journal)
+    folders = RunWorkspaces(journal, None, home=tmp_path / "home")
+    assert await folders.sweep(idle_for=-1) == 1
+    assert not old.exists()
+    await Played(folders).call(writes({"a": "1"}))
+    assert len(os.listdir(tmp_path / "scratch")) == 1
+    folders.ended("default", "r1")
+    await folders.close()
+    assert os.listdir(tmp_path / "scratch") == []

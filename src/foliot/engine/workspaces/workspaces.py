@@ -1,7 +1,10 @@
 """The folders that runs work on: made, kept in step with their journals, and removed when they have been idle.
 
-    ROOT/NAMESPACE/RUN/files    what calls of the run see as their workspace
-    ROOT/NAMESPACE/RUN/lock     held while a call of the run works on it, in whatever process
+    ROOT/runs/DIGEST/files    what calls of the run see as their workspace
+    ROOT/runs/DIGEST/lock     held while a call of the run works on it, in whatever process; says which run it is
+
+A program can read where its workspace really lies (`/proc/self/mountinfo`), so that path names no namespace and no run,
+and by default not the home folder.
 
 `data/` of it is the folder of the user that the run acts for, as the run has it; see folders.py.
 
@@ -23,10 +26,12 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import hashlib
 import logging
 import os
 import re
 import secrets
+import stat
 import tempfile
 import time
 from collections import OrderedDict
@@ -77,6 +82,8 @@ MOST_SWEPT: Final = 1000
 AT_ONCE: Final = 32
 FILES: Final = "files"
 LOCK: Final = "lock"
+RUNS: Final = "runs"
+SCRATCH: Final = Path("/var/tmp")
 NO_BOUNDS: Final = Bounds(1 << 62, 1 << 62)
 _PROC: Final = os.path.isdir("/proc/self/fd")
 _PART: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
@@ -123,8 +130,9 @@ class _RunFolder:
     Otherwise `tree` is what was seen last, which still tells files that have changed since from those that have not.
     """
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, name: str = "") -> None:
         self.place = place
+        self.name = name  # namespace/run
         self.turn = asyncio.Lock()
         self.uses: dict[str, _Use] = {}
         self.residents: dict[object, _Resident] = {}
@@ -161,7 +169,8 @@ class _RunFolder:
 class RunWorkspaces:
     """`WorkspaceFolders` below one folder. `shared` is the one folder that runs of `namespace` share, if there is one.
 
-    Without a `root` the folders are temporary, and removed on `close`.
+    Without a `root` the folders are where `scratch_root` has a place for those of a `home`; without that, too, they are
+    temporary, and removed on `close`.
     """
 
     def __init__(
@@ -169,6 +178,7 @@ class RunWorkspaces:
         journal: Journal,
         root: Path | None,
         *,
+        home: Path | None = None,
         shared: Path | None = None,
         namespace: str = "default",
         sources: Sequence[str] = (),
@@ -180,6 +190,7 @@ class RunWorkspaces:
         """
         self._journal = journal
         self._given_root = root
+        self._home = home if root is None else None
         self._temporary: str | None = None
         self._shared = shared
         self._namespace = namespace
@@ -318,14 +329,14 @@ class RunWorkspaces:
 
         A run that goes on later has its files restored from the journal.
         """
-        if not self._exists():
-            return 0
-        removed = await on_thread(_sweep, self._root, time.time() - idle_for)
-        for namespace, run_id in await on_thread(_left_behind, self._root):
-            with contextlib.suppress(NotFound):
-                if f"{namespace}/{run_id}" in self._known or ((await self._journal.get(run_id)).phase not in TERMINAL):
-                    continue
-                removed += await on_thread(_sweep_away, _RunFolder(self._root / namespace / run_id))
+        removed = 0
+        for root in await on_thread(self._roots):
+            removed += await on_thread(_sweep, root, time.time() - idle_for)
+            for name, place in await on_thread(_left_behind, root):
+                with contextlib.suppress(NotFound):
+                    info = await self._journal.get(name.partition("/")[2])
+                    if info.phase in TERMINAL and name not in self._known:
+                        removed += await on_thread(_sweep_away, _RunFolder(place))
         return removed
 
     async def close(self) -> None:
@@ -339,6 +350,10 @@ class RunWorkspaces:
         for held in self._known.values():
             _unlock(held)
         self._known.clear()
+        if self._home is not None and self._given_root is not None:
+            for place in (self._given_root / RUNS, self._given_root):
+                with contextlib.suppress(OSError):  # of others who work there, or of runs that go on
+                    place.rmdir()
         if self._temporary is not None:
             place, self._temporary = self._temporary, None
             await on_thread(_remove_all, Path(place))
@@ -387,14 +402,20 @@ class RunWorkspaces:
 
     @property
     def _root(self) -> Path:
+        if self._given_root is None and self._home is not None:
+            self._given_root = scratch_root(self._home)
         if self._given_root is not None:
             return self._given_root
         if self._temporary is None:
             self._temporary = tempfile.mkdtemp(prefix="foliot-workspaces-")
         return Path(self._temporary)
 
-    def _exists(self) -> bool:
-        return self._given_root is not None or self._temporary is not None
+    def _roots(self) -> list[Path]:
+        """Where folders of runs may be, those of older versions too."""
+        roots = [self._given_root, None if self._temporary is None else Path(self._temporary)]
+        if self._home is not None:
+            roots += [_scratch_place(self._home), self._home / "workspaces"]
+        return list(dict.fromkeys(root for root in roots if root is not None and root.is_dir()))
 
     def _run_folder(self, owner: FenceOwner) -> _RunFolder:
         return self._run_folder_of(owner.caller.namespace, owner.run_id)
@@ -406,7 +427,7 @@ class RunWorkspaces:
             for part in (namespace, run_id):
                 if not _PART.fullmatch(part):
                     raise InvalidInput(f"{part!r} cannot be the name of a folder for the workspace of a run")
-            held = self._known[key] = _RunFolder(self._root / namespace / run_id)
+            held = self._known[key] = _RunFolder(place_of(self._root, namespace, run_id), key)
         self._known.move_to_end(key)
         for name in [name for name, each in self._known.items() if each.is_idle]:
             if len(self._known) <= REMEMBERED:
@@ -825,6 +846,8 @@ def _lock(held: _RunFolder) -> bool:
     if not same:
         os.close(descriptor)
         return False
+    if held.name and not os.fstat(descriptor).st_size:
+        os.write(descriptor, held.name.encode())
     os.utime(descriptor)  # when it was last used, for whoever sweeps
     held.lock, held.stamp = descriptor, os.fstat(descriptor).st_mtime_ns
     return True
@@ -839,13 +862,14 @@ def _unlock(held: _RunFolder) -> None:
 def _claim(held: _RunFolder) -> None:
     """Take the folder of a run, made if need be. One that somebody else holds is left to them."""
     for _ in range(8):
-        held.place.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        held.place.parent.mkdir(mode=0o700, exist_ok=True)
-        held.place.mkdir(mode=0o700, exist_ok=True)
-        if _lock(held):
-            held.files.mkdir(mode=0o700, exist_ok=True)
-            return
-        _leave(held)
+        with contextlib.suppress(FileNotFoundError):  # somebody tidied up an empty folder on the way
+            held.place.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            held.place.parent.mkdir(mode=0o700, exist_ok=True)
+            held.place.mkdir(mode=0o700, exist_ok=True)
+            if _lock(held):
+                held.files.mkdir(mode=0o700, exist_ok=True)
+                return
+            _leave(held)
     raise OSError("the folder cannot be taken")
 
 
@@ -947,16 +971,38 @@ def _sweep_away(held: _RunFolder) -> bool:
     return False
 
 
-def _left_behind(root: Path) -> list[tuple[str, str]]:
-    """The runs that have a folder here which nobody holds and which has been left for a moment."""
-    found: list[tuple[str, str]] = []
-    for space in _folders_in(root):
-        for place in _folders_in(space):
-            with contextlib.suppress(OSError):
-                idle = time.time() - os.stat(place / LOCK, follow_symlinks=False).st_mtime
-                if idle > LEFT_FOR and not place.name.startswith(_LEFT):
-                    found.append((space.name, place.name))
+def _left_behind(root: Path) -> list[tuple[str, Path]]:
+    """The names of runs, with the folder of each, that nobody has taken for a moment."""
+    found: list[tuple[str, Path]] = []
+    for place in _folders_in(root / RUNS):
+        with contextlib.suppress(OSError):
+            idle = time.time() - os.stat(place / LOCK, follow_symlinks=False).st_mtime
+            if idle > LEFT_FOR and not place.name.startswith(_LEFT):
+                found.append(((place / LOCK).read_text(encoding="utf-8", errors="replace"), place))
     return found[:MOST_SWEPT]
+
+
+def place_of(root: Path, namespace: str, run_id: str) -> Path:
+    """The folder of a run below a root. Its name tells a program that can read it nothing."""
+    return root / RUNS / hashlib.sha256(f"{namespace}/{run_id}".encode()).hexdigest()[:32]
+
+
+def scratch_root(home: Path) -> Path:
+    """The root of the folders of runs of an installation: in `/var/tmp`, so that its path says nothing of anybody.
+
+    In the home folder where there is no such place, or somebody else has it.
+    """
+    place = _scratch_place(home)
+    with contextlib.suppress(OSError):
+        place.mkdir(mode=0o700, exist_ok=True)
+        found = os.lstat(place)
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077:
+            return place
+    return home / "workspaces"
+
+
+def _scratch_place(home: Path) -> Path:
+    return SCRATCH / f"foliot-{hashlib.sha256(f'{os.geteuid()} {home}'.encode()).hexdigest()[:16]}"
 
 
 def _folders_in(place: Path) -> list[Path]:
