@@ -270,10 +270,10 @@ async def test_a_fork_says_that_variables_and_jobs_of_the_past_are_not_its_own(r
 
 
 async def test_a_program_cannot_read_whose_home_which_namespace_and_which_run_it_is(tmp_path) -> None:
-    looks = "cat /proc/*/mountinfo /proc/*/mounts /proc/*/mountstats /proc/*/cmdline /proc/*/environ /proc/*/cgroup; "
-    looks += (
-        "for each in exe cwd root fd/0 fd/1 fd/2; do readlink /proc/1/$each /proc/self/$each; done; pwd -P; env; true"
-    )
+    files = ("mountinfo", "mounts", "mountstats", "cmdline", "environ", "cgroup")
+    links = ("exe", "cwd", "root", "fd/0", "fd/1", "fd/2")
+    looks = f"for each in {' '.join(files)}; do cat /proc/*/$each; done; env; pwd -P; "
+    looks += f"for each in {' '.join(links)}; do readlink /proc/1/$each /proc/self/$each; done; true"
     settings = load_settings({"home": str(tmp_path / "ann")}, {})
     async with Runtime(settings=settings) as runtime:
         agent = Agent("worker", model=ScriptedModel([does("bash", command=looks), {"say": "done"}]), tools=["bash"])

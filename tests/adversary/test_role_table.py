@@ -714,6 +714,8 @@ GRANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
             ("type", {"type": "claude_code", "command": []}, {"type": "command"}),
             ("command", {"command": ["sh", "-c", "id"]}, {"command": ["uvx", "acme-time", "--zone={model}"]}),
             ("command", {"command": ["uvx", "other"]}, {}),
+            ("command", {"command": ["uvx acme-time"]}, {"command": ["uvx", "acme-time", "in Rome"]}),
+            ("command", {"command": ["uvx acme-time", "x"]}, {}),
             ("resume", {"command": ["python"], "resume": ["-c", "import os"]}, {"resume": ["--resume={session}"]}),
             ("resume_latest", {"command": ["python"], "resume_latest": ["evil.py"]}, {"resume_latest": ["--again"]}),
             ("env", {"command": ["python"], "env": {"PYTHONPATH": "/tmp"}}, {"command": ["python"]}),

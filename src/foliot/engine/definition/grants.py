@@ -8,6 +8,7 @@ used, because settings, Secrets and resources change, and not everything in a st
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -212,12 +213,10 @@ class OperatorGrants:
     def check_program(self, document: Document) -> None:
         """Raises `Denied` unless whoever declared a `cli` tool may have its command started, as it is written."""
         cli: Mapping[str, Any] = spec_of(document)["cli"]
-        program, *args = cli["command"]
         sandbox: Mapping[str, Any] = spec_of(document).get("sandbox", {})
         env = tuple(Variable(name) for name in (*cli.get("env", ()), *sandbox.get("env", ())))
-        if declared_by_operator(document):
-            return
-        self._check_line(document, ServerSpec("", document["metadata"]["name"], "", "stdio", program, tuple(args), env))
+        if not declared_by_operator(document):
+            self._check_words(document, cli["command"], env)
 
     def check_runner(self, runner: RunnerSpec, agent: str) -> None:
         """Raises `Denied` unless whoever declared the agent may have its program started in its fence, as declared."""
@@ -226,8 +225,7 @@ class OperatorGrants:
         document = _fenced_agent(runner, agent)
         env = tuple(Variable(name) for name in runner.env)
         for more in dict.fromkeys(((), runner.resume, runner.resume_latest)):
-            program, *args = (*runner.command, *more)
-            self._check_line(document, ServerSpec("", agent, "", "stdio", program, tuple(args), env))
+            self._check_words(document, (*runner.command, *more), env)
         with _of_runner():
             self.check_fence(document, TOOL_LIMITS)
 
@@ -386,6 +384,12 @@ class OperatorGrants:
 
     def _check_command(self, document: Document) -> None:
         self._check_line(document, server_spec(document))
+
+    def _check_words(self, document: Document, words: Sequence[str], env: tuple[Variable, ...]) -> None:
+        """Raises `Denied` unless the words of a command are granted. Each is one, also a program with a blank in it."""
+        program, *args = words
+        name = document["metadata"]["name"]
+        self._check_line(document, ServerSpec("", name, "", "stdio", shlex.quote(program), tuple(args), env))
 
     def _check_line(self, document: Document, server: ServerSpec) -> None:
         if command_granted(server, self.mcp_commands):
