@@ -43,17 +43,35 @@ def test_cached_tokens_have_their_own_price(book: PriceBook):
         ("ollama", "llama3", "http://127.0.0.1:11434"),
         ("vllm", "gpt-4o", "http://10.0.0.1/v1"),
         ("openai", "gpt-4o", "http://localhost:8000/v1"),  # somebody else's server that speaks the same protocol
+        ("anthropic", "claude-3-5-haiku-latest", "https://proxy.example/v1"),
+        ("google", "gemini-2.5-flash", "http://10.0.0.5/v1beta"),
+        ("google", "gemini-2.5-flash", "https://googleapis.com.example/v1beta"),
+        ("groq", "openai/gpt-oss-20b", "https://api.groq.com.example/v1"),
     ],
 )
 def test_an_unknown_price_is_none_and_never_zero(book: PriceBook, provider: str, model: str, base_url: str):
     assert book.cost(provider, model, Usage(1000, 1000), base_url=base_url) is None
 
 
-def test_the_address_tells_who_sells_and_a_proxy_does_not_hide_it(book: PriceBook):
+@pytest.mark.parametrize("prefix", ["models/", "publishers/google/models/"])
+def test_a_model_is_priced_by_its_name_wherever_it_stands(book: PriceBook, prefix: str):
+    usage = Usage(1_000_000, 1_000_000)
+    assert book.cost("google", f"{prefix}gemini-2.5-flash", usage) == book.cost("google", "gemini-2.5-flash", usage)
+
+
+def test_the_address_tells_who_sells(book: PriceBook):
     usage = Usage(1_000_000, 0)
     assert book.cost("openai", "gpt-4o", usage, base_url="https://api.openai.com/v1") == pytest.approx(2.5)
     assert (book.cost("openai-compatible", "deepseek-chat", usage, base_url="https://api.deepseek.com/v1") or 0) > 0
-    assert (book.cost("anthropic", "claude-3-5-haiku-latest", usage, base_url="https://proxy.example/v1") or 0) > 0
+    own = [
+        ("anthropic", "claude-3-5-haiku-latest", "https://api.anthropic.com/v1"),
+        ("bedrock", "openai.gpt-oss-20b-1:0", "https://bedrock-runtime.eu-west-1.amazonaws.com/openai/v1"),
+        ("azure", "gpt-4o", "https://me.openai.azure.com/openai/v1"),
+        ("moonshot", "kimi-k2.6", "https://api.moonshot.ai/v1"),
+        ("vertex", "gemini-2.5-flash", "https://europe-west1-aiplatform.googleapis.com/v1"),
+        ("cohere", "command-a-03-2025", "https://api.cohere.ai/compatibility/v1"),
+    ]
+    assert all((book.cost(provider, model, usage, base_url=url) or 0) > 0 for provider, model, url in own)
 
 
 @given(

@@ -13,7 +13,7 @@ Each provider has a file beside this one, `<provider>.toml`:
 
     [provider]                       # where and how it is asked, read by registry.py, pricing.py and cells.py
     wire = "openai-chat"             # the format; then title, address and what it depends on, aliases, needs_key,
-    keys = ["ACME_API_KEY"]          # needs_address, seller, spoken_by_many, and what it sells: a model for embeddings
+    keys = ["ACME_API_KEY"]          # needs_address, seller, and what it sells: a model for embeddings
     embeddings = "acme-embed"        # (false: none), one for `rerank` and `transcription` (true: any; false or nothing:
     chat = true                      # none), one to check with, whether images are read, whether it chats at all
 

@@ -10,6 +10,8 @@ first answer has to be priced, and a model with plain prices is then priced by m
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, Provider
 
 _MILLION: Final = 1_000_000
+# Google names a model also by the place where it stands.
+_RESOURCE: Final = re.compile(r"^(publishers/[^/]+/)?models/")
 _PRICED_BY_TOKENS: Final = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
 
 # What a tier costs where the tables do not say so of the model: batch and flex are sold at half the price by all who
@@ -153,6 +157,7 @@ class PriceBook:
         """
         if not _seller(provider) and not base_url:
             return None
+        model = _RESOURCE.sub("", model)
         key = (provider, model, base_url)
         if key not in self._known:
             if len(self._known) > 4096:
@@ -221,12 +226,12 @@ def _look_up(provider: str, model: str, base_url: str) -> _Entry | None:
     snapshot = get_snapshot()
     seller: Provider | None = None
     if base_url:
-        try:
+        with contextlib.suppress(LookupError):
             seller = snapshot.find_provider(None, None, base_url)
-        except LookupError:
-            # A protocol that many servers speak: at another address the name says nothing about the price.
-            if provider_facts(provider).get("spoken_by_many"):
-                return None
+        if seller is not None and not _is_host_of(seller, base_url):
+            seller = None
+        if seller is None and not _is_own(provider, base_url):
+            return None  # a proxy, or a server that speaks the same protocol: what it asks, nobody has said
     try:
         seller = seller or snapshot.find_provider(None, _seller(provider), None)
         _, info = snapshot.find_provider_model(model, seller, None, None)
@@ -237,12 +242,30 @@ def _look_up(provider: str, model: str, base_url: str) -> _Entry | None:
 
 def _in_file(provider: str, model: str, base_url: str) -> Pricing | None:
     """The price in the provider's own file; none at an address of somebody else."""
-    address: Any = provider_facts(provider).get("address", "")
-    own = urlsplit(str(address)).hostname
-    if base_url and urlsplit(base_url).hostname != own:
+    if base_url and not _is_own(provider, base_url):
         return None
     given = sections_for(provider, "prices", model)
     return Pricing.read(given, f"prices in {provider}.toml") if given else None
+
+
+def _is_host_of(seller: Provider, base_url: str) -> bool:
+    """Whether the pattern of a seller matches a whole host: many patterns say only how an address begins."""
+    found = re.match(seller.api_pattern, base_url)
+    if found is None:
+        return False
+    parts = urlsplit(base_url)
+    rest = f"{parts.scheme}://{parts.netloc}"[found.end() :]
+    return not rest or rest.startswith(":") or (found[0].endswith(".") and "." not in rest)
+
+
+def _is_own(provider: str, base_url: str) -> bool:
+    """Whether an address is of the domain at which the provider itself is asked."""
+    facts = provider_facts(provider)
+    own, asked = (
+        (urlsplit(str(address)).hostname or "").split(".")[-2:]
+        for address in (facts.get("address") or facts.get("address_template", ""), base_url)
+    )
+    return len(own) == 2 and own == asked
 
 
 def _seller(provider: str) -> str:

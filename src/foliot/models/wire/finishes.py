@@ -1,7 +1,7 @@
 """Why an answer ended, in the words of each format, and what follows from it.
 
     end       the answer is whole
-    cut       it is not, and the model can be asked to go on or to answer again
+    cut       it is not, and the model is asked for a shorter one; one that paused goes on
     refusal   the model, or a filter before it, does not want to answer
     failure   it broke off: the question is asked again, as after a lost connection
 
