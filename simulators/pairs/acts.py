@@ -18,7 +18,7 @@ from foliot.engine.definition.task_memory import TaskMemory
 from foliot.engine.driver.journal import signal
 from foliot.errors import NotFound
 from foliot.kernel.routing import Address
-from foliot.kernel.run.events import CancelRequested, RunFailed, RunSucceeded
+from foliot.kernel.run.events import CancelRequested, RunFailed, RunSucceeded, UnknownDecided
 from foliot.kernel.run.spec import digest as content_digest
 from foliot.store import incarnation as life
 from foliot.store import triggers
@@ -238,6 +238,13 @@ async def _signal_held(t: Tools) -> Any:
 @act("run.signal.parked")
 async def _signal_parked(t: Tools) -> Any:
     await t.journal.signal(_cancel_of(t, t.seed.leases["parked"].run_id))
+
+
+@act("run.signal.decision")
+async def _signal_decision(t: Tools) -> Any:
+    fact = UnknownDecided("c1", "run", t.who)
+    said = signal("asleep", fact, t.now, signal_id="asleep-c1")
+    await t.journal.signal(said, after=1, in_transaction=_recorded)
 
 
 @act("run.signal.asleep")

@@ -8,8 +8,12 @@ import hashlib
 import msgspec
 import pytest
 
+from foliot.engine.driver.journal import signal
 from foliot.errors import Conflict, NotFound
+from foliot.kernel.run.codec import decode
+from foliot.kernel.run.events import UnknownDecided
 from foliot.store.journal.base import (
+    DecidedBefore,
     Entry,
     Journal,
     JournalConflict,
@@ -202,6 +206,29 @@ class JournalConformance:
 
         assert await journal.signals(["r1"]) == [second]
         assert await journal.signals([]) == []
+
+    @pytest.mark.parametrize("recorded", [False, True])
+    async def test_of_two_decisions_about_a_call_one_is_taken(self, journal: Journal, recorded: bool) -> None:
+        """Also when the first one was taken up before the second one came: its signal is not there any more."""
+        lease = await born(journal)
+        ran, happened = UnknownDecided("c1", "run", "ann"), UnknownDecided("c1", "happened", "bob")
+        known = (await journal.read("r1"))[-1].seq
+        word = signal("r1", ran, 101.0, signal_id="about-c1")
+        await journal.signal(word, after=known)
+        if recorded:
+            event = Entry(known + 1, 102.0, word.type, word.data)
+            await journal.append(lease, [event], taken=["about-c1"])
+
+        await journal.signal(word, after=known)  # said again
+        with pytest.raises(DecidedBefore) as refused:
+            await journal.signal(signal("r1", happened, 103.0, signal_id="about-c1"), after=known)
+
+        assert decode(refused.value.winner) == ran
+        assert await journal.signals(["r1"]) == ([] if recorded else [word])
+        other = signal("r1", UnknownDecided("c2", "fail", "bob"), 104.0, signal_id="about-c2")
+        await journal.signal(other, after=known)
+        if recorded:  # whoever knows of the first one decides about what came of it
+            await journal.signal(signal("r1", happened, 105.0, signal_id="about-c1/2"), after=known + 1)
 
     async def test_nothing_can_be_signalled_to_what_has_ended_or_never_was(self, journal: Journal) -> None:
         lease = await born(journal)

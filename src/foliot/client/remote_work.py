@@ -225,11 +225,14 @@ class RemoteRuns(_RunAsking, RunGroup):
         call: str,
         decision: Settled,
         *,
+        attempt: int | None = None,
         result: str | None = None,
         by: str = "",
         reason: str = "",
     ) -> RunInfo:
-        body = {"call": call, "decision": decision, "result": result, "by": by, "reason": reason}
+        body: dict[str, Any] = {"call": call, "decision": decision, "result": result, "by": by, "reason": reason}
+        if attempt is not None:
+            body["attempt"] = attempt
         return await self._changed_run(run_id, "settle", body)
 
     async def unknown(

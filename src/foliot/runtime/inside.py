@@ -699,6 +699,7 @@ class Inside:
         call: Call,
         decision: Literal["happened", "run", "fail"],
         *,
+        attempt: int | None = None,
         result: str | None = None,
         by: str = "",
         reason: str = "",
@@ -709,7 +710,14 @@ class Inside:
         Its record is stored with it. Raises `Conflict` when somebody was faster.
         """
         return await self.unknown_calls.settle(
-            state, call, decision, result=result, by=by, reason=reason, in_transaction=in_transaction
+            state,
+            call,
+            decision,
+            attempt=attempt,
+            result=result,
+            by=by,
+            reason=reason,
+            in_transaction=in_transaction,
         )
 
     @property

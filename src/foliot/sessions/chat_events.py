@@ -12,6 +12,7 @@ A turn has exactly one `end`, and it is the last event.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Literal, TypeAlias
 
@@ -208,8 +209,8 @@ class ChatAsk(Struct, frozen=True, omit_defaults=True):
 
     Of an `approval`, `id` names it and `digest` the arguments that it is about; it is decided with one of `decisions`
     by the verb for approvals. A `question` is answered with a text, or with one of `choices`. About an
-    `unknown_effect` somebody says what became of the call, with one of `decisions`. `arguments` are the call's, with
-    secrets masked.
+    `unknown_effect` somebody says what became of the call, with one of `decisions`; `attempt` is the attempt at it that
+    is in question. `arguments` are the call's, with secrets masked.
     """
 
     kind: AskKind
@@ -226,6 +227,7 @@ class ChatAsk(Struct, frozen=True, omit_defaults=True):
     required: int = 1
     approvers: tuple[str, ...] = ()
     expires_at: Number | None = None
+    attempt: int = 0
 
 
 class WaitingEvent(_ChatEvent, frozen=True, tag="waiting", kw_only=True):
@@ -311,6 +313,7 @@ class TurnStory:
         self._cut = ""  # what people saw of an answer that did not come
         self._late = False
         self._calls = JournalCalls()  # of the current step
+        self._starts = Counter[str]()  # of these calls
         self._asked: dict[str, ChatAsk] = {}
         self._heard: list[e.InputReceived] = []
         self._answered = False  # the newest answer asked for nothing
@@ -356,6 +359,7 @@ class TurnStory:
             case e.ModelFailed(kind=kind, message=message, retryable=True):
                 return [ErrorEvent(self.run_id, code=kind, message=message, retries=True)]
             case e.ToolStarted(call_id=call_id, name=name):
+                self._starts[call_id] += 1
                 return [
                     ToolEvent(
                         self.run_id, call_id=call_id, tool=name, status="running", **self._call_fields(call_id, name)
@@ -413,6 +417,7 @@ class TurnStory:
         step, response = responded.step, responded.response
         self._step, self._stop, self._cut = step, response.stop, ""
         self._calls = JournalCalls()
+        self._starts.clear()
         self._answered = not self._calls.take(responded)
         parts = response.message.parts
         if thought := "".join(part.text for part in parts if isinstance(part, Reasoning)):
@@ -478,7 +483,9 @@ class TurnStory:
     def _doubt(self, call_id: str, why: str) -> None:
         known = self._calls.find(call_id)
         ask = self._about(call_id, known.name if known is not None else "")
-        self._asked[call_id] = replace(ask, kind="unknown_effect", reason=why, decisions=UNKNOWN_DECISIONS)
+        self._asked[call_id] = replace(
+            ask, kind="unknown_effect", reason=why, decisions=UNKNOWN_DECISIONS, attempt=self._starts[call_id]
+        )
 
     def _about(self, call_id: str, tool: str) -> ChatAsk:
         call = self._calls.find(call_id, tool)

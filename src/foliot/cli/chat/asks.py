@@ -90,7 +90,7 @@ class Asks:
             case "unknown_effect":
                 if word not in SETTLED:
                     raise InvalidInput("Answer happened, run or fail.")
-                await work.runs.settle(run, ask.call_id, SETTLED[word], by=self._by)
+                await work.runs.settle(run, ask.call_id, SETTLED[word], attempt=ask.attempt or None, by=self._by)
 
     async def _show(self) -> None:
         if not self._open:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import click
 import msgspec
@@ -177,8 +177,11 @@ async def _say(word: str, text: str, mode: str, key: str | None) -> int:
 )
 @click.option("--result", metavar="TEXT", help="With `happened`: what the call returned, for the model to read.")
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is recorded with the run.")
+@click.option("--attempt", type=click.IntRange(min=0), metavar="N", help="The attempt that is meant.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the answer.")
-def settle(run_id: str, call: str, decision: str, result: str | None, reason: str, quiet: bool) -> int:
+def settle(
+    run_id: str, call: str, decision: str, result: str | None, reason: str, attempt: int | None, quiet: bool
+) -> int:
     """Settle a call of unknown outcome: say what became of it, and resume the run.
 
     \b
@@ -192,20 +195,24 @@ def settle(run_id: str, call: str, decision: str, result: str | None, reason: st
     \b
     foliot settle 01k3 pay_refund happened --result "receipt R-17"
 
-    CALL is the id of the call, or the name of its tool. `foliot why RUN` shows both.
+    CALL is the id of the call, or the name of its tool. `foliot why RUN` shows both. Once `run` had a call made again,
+    say which attempt is meant; so the same word, sent again, settles nothing else.
 
     Exit code: as `foliot resume`; 0 when the run goes on elsewhere, 8 when it cannot go on from here.
     """
     if result is not None and decision != "happened":
         raise UsageError(f"--result says what a call returned that happened; it does not go with `{decision}`.")
     said = cast("Settled", decision)
-    return run(_settle(run_id, call, said, result, reason, quiet=quiet))
+    return run(_settle(run_id, call, said, result, reason, attempt, quiet=quiet))
 
 
-async def _settle(word: str, call: str, decision: Settled, result: str | None, reason: str, *, quiet: bool) -> int:
+async def _settle(
+    word: str, call: str, decision: Settled, result: str | None, reason: str, attempt: int | None, *, quiet: bool
+) -> int:
     async with reached() as client:
         info = await run_of(client, word)
-        await client.runs.settle(info.id, call, decision, result=result, by=whoami(), reason=reason)
+        said: dict[str, Any] = {"attempt": attempt, "result": result, "by": whoami(), "reason": reason}
+        await client.runs.settle(info.id, call, decision, **said)
         if info.phase in TERMINAL:
             out(f"{info.id} {info.phase}: kept that {call} {decision.replace('_', ' ')}.")
             return 0

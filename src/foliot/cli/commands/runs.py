@@ -116,7 +116,7 @@ async def _unknown(output: str, space: str | None, limit: int) -> int:
     elif output == "yaml":
         out(as_yaml(shown))
     elif found:
-        headings = ["RUN", "CALL", "TOOL", "AGENT", "RUN IS", "REASON", "AGE", "MAY STILL ACT"]
+        headings = ["RUN", "CALL", "ATTEMPT", "TOOL", "AGENT", "RUN IS", "REASON", "AGE", "MAY STILL ACT"]
         out(table(headings, [_call_row(each, time.time()) for each in found]))
     else:
         where = "any namespace" if space is None else f"namespace {space}"
@@ -134,6 +134,7 @@ def _call_document(doubt: Doubt) -> Document:
         "spec": {"run": doubt.run_id, "call": doubt.call_id, "tool": doubt.tool, "agent": doubt.agent},
         "status": {
             "reason": doubt.reason,
+            "attempt": doubt.attempt,
             "runPhase": doubt.phase,
             "until": None if doubt.until is None else iso(doubt.until),
         },
@@ -144,7 +145,8 @@ def _call_row(doubt: Doubt, now: float) -> list[str]:
     left = "nobody can say" if doubt.until is None else "no" if doubt.until <= now else f"until {iso(doubt.until)}"
     tool, agent = one_line(doubt.tool, 40), one_line(doubt.agent, 40)
     age = since(iso(doubt.at), now=datetime.fromtimestamp(now, UTC))
-    return [doubt.run_id, doubt.call_id, tool, agent, doubt.phase, doubt.reason, age, left]
+    attempt = str(doubt.attempt or "-")
+    return [doubt.run_id, doubt.call_id, attempt, tool, agent, doubt.phase, doubt.reason, age, left]
 
 
 def _table(documents: Sequence[Document], *, wide: bool, namespaced: bool) -> str:

@@ -16,19 +16,18 @@ from msgspec import Struct
 from foliot.common.cursors import read_key, write_cursor
 from foliot.common.pages import Part, read_all
 from foliot.engine.approval.records import DecisionLog, call_document
-from foliot.engine.driver.journal import load_run, read_facts, signal
+from foliot.engine.driver.journal import load_run, signal
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.messages import Media
 from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import QuestionAnswered, QuestionAsked, RunWaiting
 from foliot.kernel.run.state import State
-from foliot.store.journal.base import TERMINAL, Entry, Journal, RunInfo, Signal, TransactionBody
+from foliot.store.journal.base import TERMINAL, DecidedBefore, Entry, Journal, RunInfo, Signal, TransactionBody
 from foliot.tools.secrets.masking import Masker
 
 LONGEST_ANSWER: Final = 100_000
 LONGEST_RESULT: Final = 1_000_000
 AT_ONCE: Final = 500
-TRIES: Final = 20
 
 
 class OpenQuestion(Struct, frozen=True):
@@ -202,30 +201,18 @@ class Questions:
         record = self._log.new("answered", by, self._clock(), actor=actor, in_transaction=in_transaction)
         answered = state.call(asked.call_id)
         assert answered is not None, "what is asked belongs to a call"
-        await self._journal.signal(message, in_transaction=record.body_for(call_document(state, answered, message.id)))
-        await self._check_won(message, fact)
+        body = record.body_for(call_document(state, answered, message.id))
+        try:
+            await self._journal.signal(message, after=state.seq, in_transaction=body)
+        except DecidedBefore as error:
+            winner = decode(error.winner)
+            assert isinstance(winner, QuestionAnswered), "nothing else is of its type"
+            who = "nobody in time" if winner.late else winner.by or "somebody"
+            raise Conflict(
+                f"the question of call {asked.call_id} was answered before, by {who}: {winner.answer}"
+            ) from None
         record.tell()
         return message
-
-    async def _check_won(self, message: Signal, fact: QuestionAnswered) -> None:
-        """Raises `Conflict` when another answer is the one that counts."""
-        for _ in range(TRIES):
-            # The journal first: an answer moves from the signals into it, never back.
-            taken = [
-                event
-                for _, event in await read_facts(self._journal, message.run_id)
-                if isinstance(event, QuestionAnswered) and event.call_id == fact.call_id
-            ]
-            left = [each for each in await self._journal.signals([message.run_id]) if each.id == message.id]
-            winner = taken[0] if taken else decode(left[0].data) if left else None
-            if winner == fact:
-                return
-            if isinstance(winner, QuestionAnswered):
-                who = "nobody in time" if winner.late else winner.by or "somebody"
-                raise Conflict(f"the question of call {fact.call_id} was answered before, by {who}: {winner.answer}")
-            if (await self._journal.get(message.run_id)).phase in TERMINAL:
-                raise Conflict(f"run {message.run_id} has ended before it heard the answer")
-        raise Conflict(f"run {message.run_id} changes too often to be answered", hint="try again", retryable=True)
 
 
 def answer_id(run_id: str, call_id: str) -> str:

@@ -22,7 +22,7 @@ from foliot.kernel.run.calls import key_of
 from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import UnknownDecided
 from foliot.kernel.run.state import Call, State
-from foliot.store.journal.base import TERMINAL, Signal, TransactionBody
+from foliot.store.journal.base import TERMINAL, DecidedBefore, Signal, TransactionBody
 from foliot.store.ledger.doubts import START, Doubt, DoubtDecision, LateDecision, Position, refuse_contradiction
 
 Settling: TypeAlias = Literal["happened", "run", "fail"]
@@ -59,6 +59,7 @@ class UnknownCalls:
         call: Call,
         decision: Settling,
         *,
+        attempt: int | None = None,
         result: str | None = None,
         by: str = "",
         reason: str = "",
@@ -66,9 +67,12 @@ class UnknownCalls:
     ) -> Signal:
         """Leave word for a run of what became of a call of it, for whoever takes the run up.
 
-        Its record is stored with it. Raises `Conflict` when somebody was faster, or has said the contrary.
+        `attempt` is the number of the attempt that is meant. It has to be named once a person had the call made again:
+        the word about the attempt before may arrive a second time. The record is stored with it. Raises `Conflict` when
+        somebody was faster, has said the contrary, or the attempt that is meant was settled before.
         """
         check_word("decision", decision, get_args(Settling))  # what is stored and cannot be read would be dropped
+        _check_attempt(state, call, attempt)
         doubts, key, namespace = self._runs.doubts, key_of(state, call), state.spec.namespace
         if doubts is not None and call.effect == "once":
             others = await doubts.table.of_keys(namespace, [key])
@@ -88,6 +92,7 @@ class UnknownCalls:
         word: str,
         decision: LateDecision,
         *,
+        attempt: int | None = None,
         result: str | None = None,
         by: str = "",
         reason: str = "",
@@ -101,6 +106,8 @@ class UnknownCalls:
         check_word("decision", decision, get_args(LateDecision))
         found = [] if self._runs.doubts is None else await self._runs.doubts.table.of_run(run_id)
         doubt = _meant(found, run_id, word)
+        if attempt is not None and doubt.attempt not in (0, attempt):
+            raise Conflict(f"Attempt {attempt} of call {doubt.call_id} is not in question: attempt {doubt.attempt} is.")
         assert self._runs.doubts is not None, "somebody has listed it"
         _, state = await self._runs.load(run_id)
         call = Call(doubt.call_id, doubt.tool, "{}", None)
@@ -145,18 +152,31 @@ class UnknownCalls:
         name = _name(state.run_id, f"{call.id}/{call.attempts}")
         message = signal(state.run_id, fact, self._clock(), signal_id=name)
         record = self._decisions.new(decision, by, self._clock(), in_transaction=in_transaction)
-        journal = self._runs.journal
-        await journal.signal(message, in_transaction=record.body_for(call_document(state, call, name, reason=reason)))
-        left = [each for each in await journal.signals([state.run_id]) if each.id == name]
-        if left and left[0].data != message.data:
-            earlier = decode(left[0].data)
-            assert isinstance(earlier, UnknownDecided), "nothing else has such a name"
+        body = record.body_for(call_document(state, call, name, reason=reason))
+        try:
+            await self._runs.journal.signal(message, after=state.seq, in_transaction=body)
+        except DecidedBefore as error:
+            earlier = decode(error.winner)
+            assert isinstance(earlier, UnknownDecided), "nothing else is of its type"
             raise Conflict(
                 f"somebody else has decided about call {call.id} of run {state.run_id} already: "
                 f"{earlier.by or 'somebody'} has said {earlier.decision!r}"
-            )
+            ) from None
         record.tell()
         return message
+
+
+def _check_attempt(state: State, call: Call, attempt: int | None) -> None:
+    """Raises `Conflict` unless the attempt that is meant is the one in question."""
+    if attempt is None and not call.cleared:
+        return
+    if attempt != call.attempts:
+        meant = "no attempt is named" if attempt is None else f"attempt {attempt} was settled before"
+        raise Conflict(
+            f"call {call.id} of run {state.run_id} was made again after a decision, and attempt {call.attempts} is in "
+            f"question now: {meant}",
+            hint=f"look whether that one took effect, and name it: --attempt {call.attempts}",
+        )
 
 
 def _name(run_id: str, what: str) -> str:

@@ -166,7 +166,9 @@ def doubts_of(state: State, before: Mapping[str, NewDoubt] = _NO_DOUBTS) -> dict
         unknown, earlier = call.unknown, call.earlier
         reason = call.doubt or (earlier.reason if earlier is not None else "")
         key, until = key_of(state, call), None if unknown is None else unknown.until
-        found[key] = _noted(state, key, call.id, call.name, call.arguments, reason, until, before.get(key))
+        found[key] = _noted(
+            state, key, call.id, call.name, call.arguments, reason, until, before.get(key), call.attempts
+        )
     own = f"{state.run_id}/"
     for each in state.unsettled.values():
         rule, known = state.rules.get(each.tool), before.get(each.key)
@@ -189,11 +191,12 @@ def _noted(
     reason: str,
     until: float | None,
     known: NewDoubt | None,
+    attempt: int = 0,
 ) -> NewDoubt:
     at = state.now if known is None or known.reason != reason else known.at
     signature = _digest(state, tool, arguments)
     namespace, family_name = state.spec.namespace, family_of(state).name
-    return NewDoubt(state.run_id, key, call_id, namespace, family_name, signature, tool, reason, at, until)
+    return NewDoubt(state.run_id, key, call_id, namespace, family_name, signature, tool, reason, at, until, attempt)
 
 
 def noting(

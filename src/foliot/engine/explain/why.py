@@ -398,10 +398,12 @@ def _ambiguous(trace: Trace, calls: Sequence[CallTrace]) -> tuple[list[str], lis
                 chain.append(_until_when(call.begun_by, again=call.begun_by == trace.worker))
             elif call.starts:
                 chain.append("nobody can say until when it might still act")
+        again = any(mark.kind == "decided" and mark.call_id == call.id for mark in trace.marks)
+        attempt = f" --attempt {len(call.starts)}" if again else ""
         hints += [
-            Hint(f"foliot settle {run} {call.id} happened", "it did take effect (--result: what it returned)"),
-            Hint(f"foliot settle {run} {call.id} run", "it did not: run it now"),
-            Hint(f"foliot settle {run} {call.id} fail", "end the run here"),
+            Hint(f"foliot settle {run} {call.id} happened{attempt}", "it did take effect (--result: what it returned)"),
+            Hint(f"foliot settle {run} {call.id} run{attempt}", "it did not: run it now"),
+            Hint(f"foliot settle {run} {call.id} fail{attempt}", "end the run here"),
         ]
     chain.append("a tool with the effect `once` is never repeated silently")
     return chain, hints

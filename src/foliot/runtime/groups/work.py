@@ -304,11 +304,15 @@ class RunGroup(Group):
         call: str,
         decision: Settled,
         *,
+        attempt: int | None = None,
         result: str | None = None,
         by: str = "",
         reason: str = "",
     ) -> RunInfo:
         """Say what became of a call of unknown outcome, named by its id or its tool; the run goes on with that.
+
+        `attempt` is the number of the attempt that is meant, as `unknown` lists it. It has to be named once a decision
+        had the call made again.
 
         It `happened` (with its `result`), `run` it, or `fail`: for a run that waits. `happened` and `not_happened` are
         for one that has ended. Raises `NotFound`, `Conflict` when no call is open, or several are meant, `InvalidInput`

@@ -29,7 +29,7 @@ from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.identity import NOBODY, Identity, acting
 from foliot.kernel.messages import Message
 from foliot.kernel.run.codec import decode
-from foliot.kernel.run.events import Event, Fork
+from foliot.kernel.run.events import Event, Fork, UnknownDecided
 from foliot.kernel.run.state import Call, State
 from foliot.runtime.agent import Agent
 from foliot.runtime.answers import Answered, Input, Replayed, RunStanding
@@ -288,13 +288,15 @@ class LocalRuns(_Waking, RunGroup):
         call: str,
         decision: Settled,
         *,
+        attempt: int | None = None,
         result: str | None = None,
         by: str = "",
         reason: str = "",
     ) -> RunInfo:
         inside, person = self._inside, self._person(by)
         info = await inside.runs.journal.get(run_id)
-        message = await leave_settled(inside, run_id, call, decision, result=result, by=person, reason=reason)
+        said: dict[str, Any] = {"attempt": attempt, "result": result, "by": person, "reason": reason}
+        message = await leave_settled(inside, run_id, call, decision, **said)
         return await self._wake(info, message)
 
     async def unknown(
@@ -320,6 +322,7 @@ async def leave_settled(
     call: str,
     decision: Settled,
     *,
+    attempt: int | None = None,
     result: str | None = None,
     by: str = "",
     reason: str = "",
@@ -330,7 +333,8 @@ async def leave_settled(
     if result is not None and decision != "happened":
         raise InvalidInput("a result goes with a call that happened")
     info, state = await inside.runs.load(run_id)
-    said: dict[str, Any] = {"result": result, "by": by, "reason": reason, "in_transaction": in_transaction}
+    said: dict[str, Any] = {"attempt": attempt, "result": result, "by": by, "reason": reason}
+    said["in_transaction"] = in_transaction
     if info.phase in TERMINAL:
         if decision not in get_args(LateDecision):
             raise Conflict(
@@ -341,7 +345,7 @@ async def leave_settled(
         return None
     if decision == "not_happened":
         raise Conflict(f"Run {info.id} has not ended.", hint="`run` says that it did not happen, and has it run.")
-    found = _undecided(info, state, call)
+    found = await _undecided(inside, info, state, call)
     return await inside.settle(state, found, decision, **said)
 
 
@@ -541,15 +545,24 @@ def several(word: str, alike: Sequence[RunInfo]) -> Conflict:
     return Conflict(f"Several runs begin with {word!r}:\n{listed}", hint="Give more of the id.")
 
 
-def _undecided(info: RunInfo, state: State, word: str) -> Call:
-    """The call that is meant: by id, or else by its tool's name. Raises `NotFound`, `Conflict`."""
+async def _undecided(inside: Inside, info: RunInfo, state: State, word: str) -> Call:
+    """The call that is meant: by id, or else by its tool's name. Raises `NotFound`, `Conflict`.
+
+    The name does when no other call of the tool was settled: said a second time, it would settle the next question.
+    """
     open_calls = [call for call in state.calls if _is_unknown(info, call)]
     if not open_calls:
         raise Conflict(f"Run {info.id} ({info.phase}) waits for no decision.", hint=f"`foliot why {info.id}`")
     found = [call for call in open_calls if call.id == word] or [call for call in open_calls if call.name == word]
+    listed = "\n".join(f"{call.id}  {call.name}" for call in open_calls)
+    if len(found) == 1 and word != found[0].id:
+        names = {call.id: call.name for message in state.transcript for call in message.calls}
+        facts = [fact for _, fact in await inside.runs.facts(info.id) if isinstance(fact, UnknownDecided)]
+        if any(fact.call_id != found[0].id and names.get(fact.call_id) == word for fact in facts):
+            hint = "Give the id of the call that is meant."
+            raise Conflict(f"A call of {word} was settled before. This one waits for a decision:\n{listed}", hint=hint)
     if len(found) == 1:
         return found[0]
-    listed = "\n".join(f"{call.id}  {call.name}" for call in open_calls)
     if found:
         raise Conflict(f"Several calls of {word} wait for a decision:\n{listed}", hint="Give the id of one.")
     raise NotFound(f"No call {word!r} waits for a decision. These do:\n{listed}")

@@ -79,7 +79,8 @@ class Answered(Struct, forbid_unknown_fields=True):
 class Settled(msgspec.Struct, frozen=True):
     """A decision about a call that may have acted. `result` goes with `happened`.
 
-    `run` and `fail` are for a run that waits, `not_happened` for one that has ended.
+    `run` and `fail` are for a run that waits, `not_happened` for one that has ended. `attempt` is the number of the
+    attempt that is meant; it has to be named once a decision had the call made again.
     """
 
     call: str
@@ -87,6 +88,7 @@ class Settled(msgspec.Struct, frozen=True):
     result: str | None = None
     by: str = ""
     reason: str = ""
+    attempt: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 @router.get("/v1/runs")
@@ -418,6 +420,7 @@ async def settle(run_id: RunId, request: Request, services: Services, caller: Ca
         info.id,
         said.call,
         said.decision,
+        attempt=said.attempt,
         result=said.result,
         by=caller.name,
         reason=said.reason,

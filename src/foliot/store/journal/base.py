@@ -12,13 +12,14 @@ Invariant:   `seq` has no gaps and one writer. An append begins with one stateme
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from msgspec import Struct
 
 from foliot.errors import Conflict
 from foliot.kernel.identity import Identity
+from foliot.kernel.run.codec import decode
 from foliot.store.transaction import Tx
 
 Phase: TypeAlias = Literal["pending", "running", "waiting", "succeeded", "failed", "cancelled"]
@@ -177,6 +178,26 @@ class SignalsPending(Conflict):
     code = "signals_pending"
 
 
+class DecidedBefore(Conflict):
+    """Another decision about the same call was there first. `winner` is that one, as an event."""
+
+    def __init__(self, message: str, winner: bytes) -> None:
+        super().__init__(message)
+        self.winner = winner
+
+
+def is_second(signal: Signal, others: Iterable[bytes]) -> bool:
+    """Whether this decision about a call was made before. Raises `DecidedBefore` when another one was."""
+    mine = decode(signal.data)
+    for data in others:
+        other = decode(data)
+        if getattr(other, "call_id", "") == getattr(mine, "call_id", ""):
+            if other != mine:
+                raise DecidedBefore(f"somebody else has decided about a call of run {signal.run_id} already", data)
+            return True
+    return False
+
+
 class Renewal(NamedTuple):
     """The outcome of a renewal by run id:
 
@@ -322,9 +343,13 @@ class Journal(Protocol):
         """
         ...
 
-    async def signal(self, signal: Signal, *, in_transaction: TransactionBody | None = None) -> None:
+    async def signal(
+        self, signal: Signal, *, after: int | None = None, in_transaction: TransactionBody | None = None
+    ) -> None:
         """Leave a signal for the holder. Raises `NotFound`; `Conflict` when the run has ended.
 
+        `after` is for a decision about a call, made by somebody who knows the run up to this seq: when another one
+        waits, or was recorded since, this raises `DecidedBefore`. The same decision again changes nothing.
         What `in_transaction` writes is stored with it or not at all, and not when a signal of this id waits already.
         """
         ...

@@ -39,6 +39,7 @@ from foliot.store.journal.base import (
     Signal,
     SignalsPending,
     TransactionBody,
+    is_second,
 )
 from foliot.store.journal.chain import JournalChanged, changed_journal
 from foliot.store.journal.leases import claim, lock_runs, pass_fence, renew
@@ -237,8 +238,10 @@ class SqlJournal:
                 asking[row["run"]][1].append(await self._entry(row))
         return [*asking.values()]
 
-    async def signal(self, signal: Signal, *, in_transaction: TransactionBody | None = None) -> None:
-        await self._db.write(_signal, signal, in_transaction)
+    async def signal(
+        self, signal: Signal, *, after: int | None = None, in_transaction: TransactionBody | None = None
+    ) -> None:
+        await self._db.write(_signal, signal, after, in_transaction)
 
     async def signals(self, run_ids: Sequence[str]) -> list[Signal]:
         if not run_ids:
@@ -513,13 +516,32 @@ def _walks(
     return walks or [[KeySource("run_keys", where)]]
 
 
-def _signal(signal: Signal, in_transaction: TransactionBody | None) -> Tx[None]:
+def _signal(signal: Signal, after: int | None, in_transaction: TransactionBody | None) -> Tx[None]:
     """Leave a signal. A run that is being let go right now is waited for: either it sees the signal, or it is woken."""
     if isinstance(in_transaction, LockingBody):
         yield from in_transaction.locks()
     new = yield from add_signal(signal)
+    if after is not None and is_second(signal, (yield from _decisions_since(signal, after, waits=not new))):
+        if new:
+            yield from run("signal_remove", run_id=signal.run_id, id=signal.id)
+        return
     if in_transaction is not None and new:
         yield from in_transaction()
+
+
+def _decisions_since(signal: Signal, after: int, *, waits: bool) -> Tx[list[bytes]]:
+    """Returns what a run has recorded since of the type of a signal, and with `waits` the one of its id that is there.
+
+    The run is locked: what waits is recorded before or after this.
+    """
+    found: list[bytes] = []
+    while read := (yield from rows("event_read", id=signal.run_id, after=after, count=EVENTS_AT_ONCE)):
+        found += [entry_of(row).data for row in read if row["type"] == signal.type]
+        after = read[-1]["seq"]
+    if waits:
+        listed = yield from rows("signal_list", run_ids=_array([signal.run_id]))
+        found += [row["data"] for row in listed if row["id"] == signal.id]
+    return found
 
 
 def add_signal(signal: Signal) -> Tx[bool]:

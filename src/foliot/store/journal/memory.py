@@ -32,6 +32,7 @@ from foliot.store.journal.base import (
     Signal,
     SignalsPending,
     TransactionBody,
+    is_second,
 )
 
 
@@ -247,11 +248,18 @@ class MemoryJournal:
         ]
         return [(run.info, [each for each in run.entries if each.type in ASKING]) for run in chosen[:limit]]
 
-    async def signal(self, signal: Signal, *, in_transaction: TransactionBody | None = None) -> None:
+    async def signal(
+        self, signal: Signal, *, after: int | None = None, in_transaction: TransactionBody | None = None
+    ) -> None:
         assert in_transaction is None, "what is recorded needs a database"
         run = self._get(signal.run_id)
         if run.info.phase in TERMINAL:
             raise Conflict(f"run {signal.run_id} has ended ({run.info.phase})")
+        if after is not None:
+            since = [entry.data for entry in run.entries[after:] if entry.type == signal.type]
+            waits = [run.signals[signal.id].data] if signal.id in run.signals else []
+            if is_second(signal, [*since, *waits]):
+                return
         run.signals.setdefault(signal.id, signal)
 
     async def signals(self, run_ids: Sequence[str]) -> list[Signal]:

@@ -33,7 +33,10 @@ LateDecision: TypeAlias = Literal["happened", "not_happened"]
 
 
 class NewDoubt(Struct, frozen=True):
-    """A call in doubt as it is written. `key` names the effect; `call_id` is the call of this run that waits for it."""
+    """A call in doubt as it is written. `key` names the effect; `call_id` is the call of this run that waits for it.
+
+    `attempt` is the number of the attempt that may have acted, 0 when it is that of another call.
+    """
 
     run_id: str
     key: str
@@ -45,6 +48,7 @@ class NewDoubt(Struct, frozen=True):
     reason: str
     at: float
     until: float | None = None
+    attempt: int = 0
 
 
 class Happened(Struct, frozen=True):
@@ -75,7 +79,8 @@ class Doubt(Struct, frozen=True):
 
     `until` is when what made it had certainly ended; None when nobody can say. `decision` is blank until somebody has
     said how it ended; `decided_by`, `note` and `result` go with it. It is `run` when another run of the family was told
-    to make the call: what became of that is that run's to say.
+    to make the call: what became of that is that run's to say. `attempt` is which attempt at the call may have acted, 0
+    when that is not known: a decision can name it.
     """
 
     run_id: str
@@ -95,6 +100,7 @@ class Doubt(Struct, frozen=True):
     result: str | None
     agent: str
     phase: Phase
+    attempt: int = 0
 
 
 class DoubtPage(Struct, frozen=True):

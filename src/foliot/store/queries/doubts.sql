@@ -3,10 +3,10 @@
 -- name: doubt_put
 -- locks: -
 -- Only by the holder of the run, whose row is locked.
-INSERT INTO doubt (run_id, key, call_id, namespace, family, signature, tool, reason, at, until)
-VALUES (:run_id, :key, :call_id, :namespace, :family, :signature, :tool, :reason, :at, :until)
+INSERT INTO doubt (run_id, key, call_id, namespace, family, signature, tool, reason, at, until, attempt)
+VALUES (:run_id, :key, :call_id, :namespace, :family, :signature, :tool, :reason, :at, :until, :attempt)
 ON CONFLICT (run_id, key) DO UPDATE
-   SET call_id = excluded.call_id, reason = excluded.reason, at = excluded.at, until = excluded.until,
+   SET call_id = excluded.call_id, reason = excluded.reason, at = excluded.at, until = excluded.until, attempt = excluded.attempt,
        decision = '', decided_by = '', decided_at = NULL, note = '', result = NULL, late = 0;
 
 -- name: doubt_happened
@@ -48,7 +48,7 @@ SELECT id FROM run
 -- the oldest that has ended.
 SELECT d.run_id AS run_id, d.key AS key, d.call_id AS call_id, d.namespace AS namespace, d.family AS family, d.signature AS signature,
        d.tool AS tool, d.reason AS reason, d.at AS at, d.until AS until, d.decision AS decision, d.decided_by AS decided_by,
-       d.decided_at AS decided_at, d.note AS note, d.result AS result, r.agent AS agent, r.phase AS phase
+       d.decided_at AS decided_at, d.note AS note, d.result AS result, d.attempt AS attempt, r.agent AS agent, r.phase AS phase
   FROM doubt AS d JOIN run AS r ON r.id = d.run_id
  WHERE d.decision = '' AND (:namespace = '' OR d.namespace = :namespace)
    AND (:ended = 0 OR r.phase IN ('succeeded', 'failed', 'cancelled'))
@@ -72,7 +72,7 @@ SELECT COUNT(*) AS questions FROM (
 -- name: doubt_of_run
 SELECT d.run_id AS run_id, d.key AS key, d.call_id AS call_id, d.namespace AS namespace, d.family AS family, d.signature AS signature,
        d.tool AS tool, d.reason AS reason, d.at AS at, d.until AS until, d.decision AS decision, d.decided_by AS decided_by,
-       d.decided_at AS decided_at, d.note AS note, d.result AS result, r.agent AS agent, r.phase AS phase
+       d.decided_at AS decided_at, d.note AS note, d.result AS result, d.attempt AS attempt, r.agent AS agent, r.phase AS phase
   FROM doubt AS d JOIN run AS r ON r.id = d.run_id
  WHERE d.run_id = :run_id ORDER BY d.at, d.key;
 
@@ -81,7 +81,7 @@ SELECT d.run_id AS run_id, d.key AS key, d.call_id AS call_id, d.namespace AS na
 -- the messages that a run goes on from: what other namespaces say of it is none of its business.
 SELECT d.run_id AS run_id, d.key AS key, d.call_id AS call_id, d.namespace AS namespace, d.family AS family, d.signature AS signature,
        d.tool AS tool, d.reason AS reason, d.at AS at, d.until AS until, d.decision AS decision, d.decided_by AS decided_by,
-       d.decided_at AS decided_at, d.note AS note, d.result AS result, r.agent AS agent, r.phase AS phase
+       d.decided_at AS decided_at, d.note AS note, d.result AS result, d.attempt AS attempt, r.agent AS agent, r.phase AS phase
   FROM doubt AS d JOIN run AS r ON r.id = d.run_id
  WHERE d.key IN (SELECT value FROM json_each(:keys) AS wanted) AND d.namespace = :namespace ORDER BY d.at, d.run_id;
 
