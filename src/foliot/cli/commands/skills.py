@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -14,7 +14,7 @@ from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out
 from foliot.common.pages import read_all
-from foliot.common.text import counted, one_line, visible
+from foliot.common.text import counted, one_line, visible, visible_json
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.resources.kinds import phase_of
 from foliot.resources.problems import manifest_error
@@ -22,6 +22,8 @@ from foliot.resources.skill_files import SKILL_FILE, builtin_skills, read_skills
 from foliot.resources.skill_trust import digest_of_skill, in_quarantine
 from foliot.store.base import Document, Filter
 
+# Begins each line of a text that others wrote: nothing that Foliot says itself does.
+TEXT_MARK: Final = "  | "
 _path = click.argument("path", type=click.Path(exists=True))
 
 
@@ -65,7 +67,7 @@ def check(path: str, output: str) -> int:
 @skills.command("list")
 @output_option("table", "json", default="table", help="table or json.")
 def list_skills(output: str) -> int:
-    """List stored and built-in skills, with their digests. Of what is in quarantine no agent is shown anything."""
+    """List stored and built-in skills, with their digests and files. No agent is shown anything in quarantine."""
     return run(_list(output))
 
 
@@ -79,10 +81,18 @@ async def _list(output: str) -> int:
         out(as_json({"items": rows}))
         return 0
     lines = [
-        (row["resource"], row["state"], row["status"], row["user"], row["digest"], one_line(row["description"], 60))
+        (
+            row["resource"],
+            row["state"],
+            row["status"],
+            row["user"],
+            row["digest"],
+            one_line(row["description"], 60),
+            ", ".join((SKILL_FILE, *sorted(row["files"]))),
+        )
         for row in rows
     ]
-    out(table(("NAME", "STATE", "STATUS", "USER", "DIGEST", "DESCRIPTION"), lines))
+    out(table(("NAME", "STATE", "STATUS", "USER", "DIGEST", "DESCRIPTION", "FILES"), lines))
     return 0
 
 
@@ -106,7 +116,10 @@ def _row(document: Document) -> dict[str, Any]:
 @click.argument("name")
 @click.argument("path", required=False, default=SKILL_FILE)
 def show(name: str, path: str) -> int:
-    """Print the text of a skill, or of one of its files, with what is invisible in it made visible."""
+    """Show what a skill says of itself, all its files, and the text of SKILL.md or of another one.
+
+    Each line of the text is set in behind a bar, and what is invisible in it is made visible.
+    """
     return run(_show(name, path))
 
 
@@ -123,9 +136,25 @@ async def _show(name: str, path: str) -> int:
     if text is None:
         known = ", ".join([SKILL_FILE, *spec.get("files", {})])
         raise NotFound(f"skill/{name} has no file {path!r}", hint=f"it has: {known}")
-    out(f"# {name}: {visible(path)}, {phase_of(document)}, {digest_of_skill(document)}", err=True)
-    out(visible(text))
+    out(f"skill/{name}: {phase_of(document)}")
+    _tell(document)
+    out(f"{visible(path)}:")
+    for line in visible_json(text).split("\n"):
+        out(f"{TEXT_MARK}{line}")
     return 0
+
+
+def _tell(document: Document) -> None:
+    """Print what somebody who allows a skill allows: each line is set in, and what others wrote in it is one line."""
+    row, spec = _row(document), document["spec"]
+    told = {"digest": row["digest"], "called": row["name"], "description": row["description"]}
+    told |= {"origin": row["origin"], "user": row["user"]}
+    for word, value in told.items():
+        if value:
+            out(f"  {word}: {one_line(str(value))}")
+    out("  files:")
+    for file, size in {SKILL_FILE: len(spec.get("body", "").encode("utf-8", "surrogatepass")), **row["files"]}.items():
+        out(f"    {visible(file)} ({size:,} bytes)")
 
 
 @skills.command()
@@ -175,10 +204,8 @@ async def _install(documents: list[Document], origin: str, *, replace: bool, dry
             f"`foliot skills allow {name}`"
         )
     for each in given:
-        row = _row(each)
-        out(f"skill/{row['resource']} {row['digest']}{dry}: {one_line(row['description'], 80)}")
-        for file, size in {SKILL_FILE: len(each["spec"].get("body", "").encode()), **row["files"]}.items():
-            out(f"  {file} ({size:,} bytes)")
+        out(f"skill/{each['metadata']['name']}{dry}: in quarantine")
+        _tell(each)
     if given:
         out("Read them with `foliot skills show NAME`, and then `foliot skills allow NAME --digest DIGEST`.", err=True)
     return 0
@@ -218,9 +245,11 @@ async def _allow(name: str, digest: str) -> int:
                 raise UsageError("--digest takes a whole digest: sha256: and 64 hexadecimal digits.")
             raise Conflict(f"skill/{name} is not what you have read: its digest is {now}", hint="read it again")
         if not in_quarantine(document) and document["spec"].get("allow") == digest:
-            out(f"skill/{name} is allowed already")
+            out(f"skill/{name} is allowed already:")
+            _tell(document)
             return 0
         # At the version that was read: if a byte changes meanwhile, nothing is allowed.
         await client.resources.replace({**document, "spec": {**document["spec"], "allow": digest}})
-    out(f"skill/{name} allowed ({digest})")
+    out(f"skill/{name} allowed:")
+    _tell(document)
     return 0
