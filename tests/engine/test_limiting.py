@@ -86,6 +86,7 @@ def test_over_any_span_of_time_no_more_calls_are_made_than_the_limit_says(
     for first, begin in enumerate(made):
         for last in range(first, len(made)):
             assert last - first + 1 <= burst + rate * (made[last] - begin) + 1e-6
+            assert last - first < limit.requests or made[last] - begin >= limit.per - 1e-6
 
 
 async def _play(script: list[tuple[int, float]], limit: RateLimit) -> list[float]:

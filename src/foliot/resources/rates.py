@@ -126,14 +126,14 @@ def earliest(limits: RateLimits, line: RateLine, tokens: int, now: float) -> tup
     if (most := limits.requests) is not None:
         requests = [(each.at, each.requests) for each in line.used]
         wanted = line.ahead.requests + 1
-        found.append((_when(most, limits.per, requests, wanted, now), "requests"))
+        found.append((fits_at(most, limits.per, requests, wanted, now), "requests"))
         if limits.burst is not None and limits.burst < most:
             share = limits.per * limits.burst / most
-            found.append((_when(limits.burst, share, requests, wanted, now), "requests"))
+            found.append((fits_at(limits.burst, share, requests, wanted, now), "requests"))
     if (most := limits.tokens) is not None:
         # One that wants more than the limit passes when nothing else is in the window: it would wait for ever.
         wanted = line.ahead.tokens + limits.wanted(tokens)
-        found.append((_when(most, limits.per, [(each.at, each.tokens) for each in line.used], wanted, now), "tokens"))
+        found.append((fits_at(most, limits.per, [(each.at, each.tokens) for each in line.used], wanted, now), "tokens"))
     if (most := limits.concurrency) is not None and line.active + line.ahead.requests >= most:
         rounds = (line.active + line.ahead.requests - most) // most + 1
         found.append((now + min(_LONGEST_GUESS, max(0.05, line.seconds * rounds)), "calls at a time"))
@@ -170,7 +170,7 @@ def most_wanted(limits: Sequence[RateLimits], tokens: int) -> int:
     return min((each.wanted(tokens) for each in limits), default=tokens)
 
 
-def _when(most: int, seconds: float, used: Sequence[tuple[float, int]], wanted: int, now: float) -> float:
+def fits_at(most: int, seconds: float, used: Sequence[tuple[float, int]], wanted: int, now: float) -> float:
     """Return when `wanted` more fit into the window. What passes meanwhile takes the place of what leaves it."""
     inside = [(at, amount) for at, amount in used if at + seconds > now]
     total = sum(amount for _, amount in inside)
@@ -185,6 +185,26 @@ def _when(most: int, seconds: float, used: Sequence[tuple[float, int]], wanted: 
         if left > place:
             return at + seconds * (rounds + 1)
     return now + seconds * (rounds + 1)
+
+
+class SlidingWindow:
+    """A counter of what begins in one process, by which no span of the window's length has more than a limit allows."""
+
+    __slots__ = ("_used",)
+
+    def __init__(self) -> None:
+        self._used: dict[float, int] = {}  # by slot, the oldest first
+
+    def wait(self, most: int, seconds: float, now: float, *, ahead: int = 0) -> float:
+        """Return the seconds until there is room for one more behind the `ahead` that others wait for."""
+        return max(0.0, fits_at(most, seconds, [*self._used.items()], ahead + 1, now) - now)
+
+    def add(self, seconds: float, now: float) -> None:
+        """Count one that begins now."""
+        for at in [at for at in self._used if at + seconds <= now]:
+            del self._used[at]
+        slot = RateLimits(per=seconds).slot(now)
+        self._used[slot] = self._used.get(slot, 0) + 1
 
 
 def averaged(seconds: float, last: float) -> float:

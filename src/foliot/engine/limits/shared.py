@@ -306,9 +306,9 @@ class SharedTurns:
 
 # A `Limiter` over all processes of a store.
 #
-# Rates are exact: tokens are leased from a row in small batches, and what is leased counts as being in the bucket, so
-# in any span of time no more calls are made than the burst and what flowed in. A busy process leases ahead, up to a
-# second's worth or a quarter of the burst, and touches the database that rarely; one call now and then costs one
+# Rates are exact: tokens are leased from a row in small batches, and what is leased counts as being in the bucket and
+# in the window, so in any span of its length no more calls are made than `requests`. A busy process leases ahead, up
+# to a second's worth or a quarter of the burst, and touches the database that rarely; one call now and then costs one
 # write. What was leased and not used within a second goes back.
 #
 # Calls at a time are rows that belong to a process. They are kept alive while it lives; when it dies, they end after
@@ -548,7 +548,7 @@ class SharedLimiter:
 
 def _rate(limit: RateLimit) -> ToolRate:
     assert limit.requests is not None, "asked only where there is one"
-    return ToolRate(limit.requests / limit.per, limit.burst or limit.requests)
+    return ToolRate(limit.requests, limit.per, limit.burst or limit.requests)
 
 
 def _unchecked(key: str, error: FoliotError) -> ToolRateLimited:

@@ -1,9 +1,11 @@
-"""Shared state of the limits on tools: token buckets, places, and circuits of failing tools.
+"""Shared state of the limits on tools: token buckets, windows, places, and circuits of failing tools.
 
 Written by:  engine/limiting/, for every process that calls tools on this store.
 Invariants:  the tokens in a bucket and those that processes have leased from it are together never more than the bucket
-             holds, so over any time no more calls are made than the limit says. A place belongs to a process and has an
-             end; when the process dies, so does its place. At most one process at a time probes an open circuit.
+             holds, and those of a window, used or leased, never more than its requests: so in any span of its length no
+             more calls are made than the limit says. A lease counts at its end until it is known what was used of it.
+             The counters are those of models (model_use), under keys of their own. A place belongs to a process and has
+             an end; when the process dies, so does its place. At most one process at a time probes an open circuit.
 """
 
 from __future__ import annotations
@@ -13,18 +15,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from foliot.resources.rates import RateLimits, fits_at
 from foliot.store.base import Database
-from foliot.store.transaction import Row, Tx, many, one, run
+from foliot.store.transaction import Row, Tx, many, one, rows, run
 
 # A hair: what floating point loses when a bucket is filled in many small steps.
 _HAIR: Final = 1e-9
 
 
 class ToolRate(NamedTuple):
-    """`per_second` tokens flow in; the bucket holds `size`."""
+    """Never more than `requests` in any `per` seconds; the bucket, which spreads them, holds `size`."""
 
-    per_second: float
+    requests: int
+    per: float
     size: int
+
+    @property
+    def per_second(self) -> float:
+        """The tokens that flow in."""
+        return self.requests / self.per
 
 
 class LeaseRequest(NamedTuple):
@@ -78,8 +87,8 @@ class SqlLimits:
 
     async def renew(self, holder: str, places: Iterable[tuple[str, int]], *, until: float) -> None:
         """Keep the places of a living process."""
-        rows = [{"key": key, "holder": holder, "number": number, "until": until} for key, number in places]
-        await self._db.write(many, "tool_place_renew", rows)
+        renewed = [{"key": key, "holder": holder, "number": number, "until": until} for key, number in places]
+        await self._db.write(many, "tool_place_renew", renewed)
 
     async def holders(self, key: str) -> list[str]:
         return [row["holder"] for row in await self._db.read("tool_place_holders", key=key)]
@@ -146,17 +155,40 @@ def _lease(wish: LeaseRequest, rate: ToolRate, bucket: Row, now: float, until: f
     back = min(wish.unused, mine["tokens"]) if mine is not None else 0
     room = rate.size - (others["tokens"] if others is not None else 0)
     level = max(0.0, min(float(room), bucket["tokens"] + back + elapsed * rate.per_second))
-    granted = min(wish.tokens, math.floor(level + _HAIR))
+    window = yield from _window(wish, rate, mine, back, now)
+    room = rate.requests - sum(tokens for _, tokens in window)
+    granted = max(0, min(wish.tokens, room, math.floor(level + _HAIR)))
     level = max(0.0, level - granted)
+    if granted:
+        slot = RateLimits(per=rate.per).slot(until)
+        yield from run("model_use_add", key=_window_key(wish.key), at=slot, tokens=granted)
+        window.append((slot, granted))
     yield from run("tool_lease_sweep", key=wish.key, now=now)
     yield from run("tool_lease_set", key=wish.key, holder=wish.holder, tokens=granted, until=until)
     yield from run("tool_bucket_set", key=wish.key, tokens=level, at=max(now, bucket["at"]))
-    return ToolLease(granted, max(0.0, (1.0 - level) / rate.per_second))
+    free_at = fits_at(rate.requests, rate.per, window, 1, now)
+    return ToolLease(granted, max(0.0, (1.0 - level) / rate.per_second, free_at - now))
+
+
+def _window(wish: LeaseRequest, rate: ToolRate, mine: Row | None, back: int, now: float) -> Tx[list[tuple[float, int]]]:
+    """The tokens in the window by when they count, after this process has said what it used of its last lease."""
+    key, slots = _window_key(wish.key), RateLimits(per=rate.per)
+    yield from run("model_use_sweep", key=key, before=now - rate.per)
+    if mine is not None and mine["tokens"]:
+        yield from run("model_use_more", key=key, at=slots.slot(mine["until"]), more=-mine["tokens"])
+        if used := mine["tokens"] - back:
+            yield from run("model_use_add", key=key, at=slots.slot(min(now, mine["until"])), tokens=used)
+    found = yield from rows("model_use_list", key=key)
+    return [(row["at"], row["tokens"]) for row in found]
+
+
+def _window_key(key: str) -> str:
+    return f"tool {key}"
 
 
 def _leave(key: str, holder: str, numbers: Sequence[int]) -> Tx[None]:
-    rows: list[dict[str, Any]] = [{"key": key, "holder": holder, "number": number} for number in numbers]
-    yield from many("tool_place_remove", rows)
+    left: list[dict[str, Any]] = [{"key": key, "holder": holder, "number": number} for number in numbers]
+    yield from many("tool_place_remove", left)
 
 
 def _failed(key: str, most: int, now: float) -> Tx[Trouble]:

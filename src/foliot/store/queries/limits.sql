@@ -17,7 +17,7 @@ UPDATE tool_bucket SET tokens = :tokens, at = :at WHERE key = :key;
 SELECT COALESCE(SUM(tokens), 0) AS tokens FROM tool_lease WHERE key = :key AND holder <> :holder AND until > :now;
 
 -- name: tool_lease_mine
-SELECT tokens FROM tool_lease WHERE key = :key AND holder = :holder;
+SELECT tokens, until FROM tool_lease WHERE key = :key AND holder = :holder;
 
 -- name: tool_lease_set
 -- locks: -

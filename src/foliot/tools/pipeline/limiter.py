@@ -1,4 +1,7 @@
-"""How often tools may be called: token buckets and places, shared by all calls of a process.
+"""How often tools may be called: windows, token buckets and places, shared by all calls of a process.
+
+A window that slides keeps the promise: never more than `requests` in any `per`. The bucket spreads them: never more
+than the burst at once, and then one by one.
 
 The protocol is asynchronous although this implementation never waits for anything but its turn: the state of several
 workers lives in a store, and nothing here may have to change for that.
@@ -13,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from foliot.common.buckets import Rate
+from foliot.resources.rates import SlidingWindow
 from foliot.tools.base import Invocation, RateLimit, ToolDefinition, ToolRateLimited
 from foliot.tools.governance.rules import Rules, Verdict
 from foliot.tools.pipeline.running import CallProgress, Handler
@@ -37,6 +41,7 @@ class _Line:
     """The callers under one key. `full_at` is its token bucket."""
 
     full_at: float
+    window: SlidingWindow = field(default_factory=SlidingWindow)
     inside: int = 0
     waiting: int = 0
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -92,18 +97,26 @@ class LocalLimiter:
     def _take(self, line: _Line, limit: RateLimit) -> bool:
         if limit.concurrency is not None and line.inside >= limit.concurrency:
             return False
-        rate, now = _rate(limit), self._clock()
-        if rate.wait(line.full_at, now):
+        now = self._clock()
+        if self._wait(line, limit, now):
             return False
-        line.full_at = rate.taken(line.full_at, now)
+        line.full_at = _rate(limit).taken(line.full_at, now)
+        if limit.requests is not None:
+            line.window.add(limit.per, now)
         line.inside += 1
         return True
 
     def _lacking(self, line: _Line, limit: RateLimit, *, ahead: int = 0) -> float:
         """Seconds until there are enough tokens for those ahead and one more."""
-        wait = _rate(limit).wait(line.full_at, self._clock(), ahead=ahead)
+        wait = self._wait(line, limit, self._clock(), ahead=ahead)
         # A hair more than exact, so that who slept this long does not find 0.9999999 of a token.
         return wait + 1e-6 if wait else 0.0
+
+    def _wait(self, line: _Line, limit: RateLimit, now: float, *, ahead: int = 0) -> float:
+        wait = _rate(limit).wait(line.full_at, now, ahead=ahead)
+        if limit.requests is None:
+            return wait
+        return max(wait, line.window.wait(limit.requests, limit.per, now, ahead=ahead))
 
 
 def _rate(limit: RateLimit) -> Rate:

@@ -25,6 +25,7 @@ from foliot.common.buckets import Rate, TokenBucket
 from foliot.engine.definition.references import References
 from foliot.errors import Conflict, FoliotError, NotFound, SecretError, SecretMissing
 from foliot.resources.event_filters import FilterFailed, event_filter
+from foliot.resources.rates import SlidingWindow
 from foliot.resources.references import Target
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Database, Key, ResourceStore
@@ -237,7 +238,7 @@ class Webhooks:
         self._environment = EnvironmentSecrets(environ)
         self._log = DeliveryLog(database)
         self._tokens = SqlTokens(database)
-        self._rates: dict[str, tuple[object, TokenBucket]] = {}
+        self._rates: dict[str, tuple[object, TokenBucket, SlidingWindow]] = {}
 
     async def deliver(
         self,
@@ -427,8 +428,13 @@ class Webhooks:
             return 0.0
         kept = self._rates.get(webhook.uid)
         if kept is None or kept[0] != rate:
-            kept = self._rates[webhook.uid] = (rate, TokenBucket(Rate.per_second(rate.requests / rate.per, rate.burst)))
-        return kept[1].take(now)
+            bucket = TokenBucket(Rate.per_second(rate.requests / rate.per, rate.burst))
+            kept = self._rates[webhook.uid] = (rate, bucket, SlidingWindow())
+        _, bucket, window = kept
+        wait = window.wait(rate.requests, rate.per, now) or bucket.take(now)
+        if not wait:
+            window.add(rate.per, now)
+        return wait
 
 
 def _trouble(error: FoliotError, reason: str, event_id: str = "") -> _Refused:
