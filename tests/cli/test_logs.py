@@ -101,6 +101,14 @@ def test_text_of_a_service_has_times_and_fields(capsys) -> None:
     assert line.endswith("INFO foliot.test: taken over [run=r1]\n")
 
 
+@pytest.mark.parametrize(("level", "told"), [("", ["one"]), ("warning", []), ("info", ["one", "another"])])
+def test_a_service_says_what_it_does_unless_a_level_was_chosen(capsys, level: str, told: list[str]) -> None:
+    configure(settings(**({"log_level": level} if level else {})), service=True, tells="foliot.test.work")
+    logging.getLogger("foliot.test.work").info("one")
+    logging.getLogger("foliot.test.other").info("another")
+    assert [line.split()[-1] for line in capsys.readouterr().err.splitlines()] == told
+
+
 def test_a_command_that_ends_soon_is_left_as_it_is(capsys) -> None:
     before = list(logging.getLogger().handlers)
     configure(settings())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,20 @@ def test_a_detached_task_waits_for_somebody_and_wait_does_it_here_when_asked(duo
     assert "foliot worker" in why.out
     done = duo("task", "wait", name, "--here", "-q")
     assert (done.code, done.out) == (0, "second on first on clocks\n")
+
+
+def test_a_wait_ends_with_how_long_the_task_took_however_late_somebody_looks(duo):
+    duo("task", "run", "duo", "clocks", "--name", "job", "-q")
+    shown = json.loads(duo("task", "show", "job", "-o", "json").out)
+    moments = [
+        datetime.fromisoformat(text) for text in (shown["metadata"]["createdAt"], shown["status"]["completedAt"])
+    ]
+
+    seconds = [
+        json.loads(duo("task", "wait", "job", "-o", "json").out.splitlines()[-1])["data"]["seconds"] for _ in "12"
+    ]
+
+    assert seconds[0] == seconds[1] == pytest.approx((moments[1] - moments[0]).total_seconds(), abs=0.002)
 
 
 def test_waiting_gives_up_in_time_and_says_what_to_look_at(duo):

@@ -130,4 +130,8 @@ def test_work_is_left_to_a_worker_that_is_alive_and_done_here_when_that_one_dies
 
     assert (following.returncode, out) == (0, "second on first on x\n"), err
     assert "second: taken by" in err
+    assert "taken by elsewhere" not in err, "that is the name of the one which has died"
+    workers = json.loads(shell.done("workers", "-o", "json")[1])["items"]
+    phases = {each["metadata"]["name"]: each["status"]["phase"] for each in workers}
+    assert phases["elsewhere"] == "lost", "it said no good-bye"
     assert "(attempt 2)" not in err, "a claim by another worker goes on with the same attempt"

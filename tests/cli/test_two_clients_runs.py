@@ -256,6 +256,14 @@ def test_a_run_whose_agent_waits_for_a_person_is_left_and_goes_on_after_the_deci
     assert applied("run", "boss", "--id", applied.space, "--wait").out == "The payer says: Paid: 5 euros.\n"
 
 
+def test_the_run_that_is_meant_without_a_name_is_one_that_somebody_started(applied) -> None:
+    assert applied("run", "boss", "go", "--id", applied.space, "--no-wait").code == 8
+
+    for command in ("trace", "why"):
+        said = applied(command)
+        assert (said.code, said.out.splitlines()[0].split()[:2]) == (0, ["boss", applied.space]), said.err
+
+
 def test_a_run_whose_agent_waits_for_a_person_says_so_while_it_stays(applied) -> None:
     words = [*applied.where, "run", "boss", "go", "--id", applied.space, "--wait"]
     with subprocess.Popen(

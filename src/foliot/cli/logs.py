@@ -22,9 +22,10 @@ COMMAND: Final = "%(message)s"
 _OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "foliot_fields"}
 
 
-def configure(settings: Settings, *, service: bool = False) -> None:
+def configure(settings: Settings, *, service: bool = False, tells: str = "") -> None:
     """Write the log to stderr as the settings say. `service`: a process that stays, so that lines need times.
 
+    Where no level was chosen, the logger `tells` says what it does all the same: a line for each piece of work.
     Calling it again replaces what it did before. A command that ends soon and writes text is left as it is: its few
     warnings are shown as Python shows them.
     """
@@ -35,6 +36,10 @@ def configure(settings: Settings, *, service: bool = False) -> None:
         return
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     handler = ToStderr(level)
+    if tells and settings.origin("log_level") == "default":
+        handler.setLevel(logging.INFO)
+        logging.getLogger(tells).setLevel(logging.INFO)
+        root.setLevel(max(root.level, level))
     handler.setFormatter(_JsonLines() if settings.log_format == "json" else _TextLines(SERVICE))
     handler.addFilter(_clean)
     root.addHandler(handler)

@@ -188,6 +188,10 @@ async def reached(*folders: str) -> AsyncGenerator[Client]:
         yield client
 
 
+# Runs that are looked at together for one that is no child.
+LOOKED_AT: Final = 20
+
+
 def decider(client: Client, by: str | None) -> str:
     """Returns the name under which somebody decides: that of `--as`, or of whoever sits here. Raises `UsageError`."""
     if by is not None and not by.strip():
@@ -201,15 +205,18 @@ def decider(client: Client, by: str | None) -> str:
 
 
 async def run_of(work: Groups, word: str | None) -> RunInfo:
-    """The run with this id or the only one that begins so; the newest of the namespace when none is named.
+    """The run with this id or the only one that begins so; the newest that somebody started when none is named.
 
     Raises `NotFound`, and `Conflict` with the candidates when several begin so.
     """
     if word is None:
-        newest = await work.runs.list(namespace=namespace(), limit=1)
-        if not newest:
-            raise NotFound(f"There are no runs in namespace {namespace()} yet.", hint="`foliot run --help` says how.")
-        return newest[0]
+        before: str | None = None
+        while page := await work.runs.list(namespace=namespace(), limit=LOOKED_AT, before=before):
+            for info in page:
+                if not info.is_child:
+                    return info
+            before = page[-1].id
+        raise NotFound(f"There are no runs in namespace {namespace()} yet.", hint="`foliot run --help` says how.")
     if not word.strip():
         raise UsageError("An empty text does not name a run.", hint="`foliot runs` lists them.")
     try:

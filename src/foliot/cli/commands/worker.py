@@ -110,7 +110,7 @@ async def _work(
     from foliot.work.worker.places import Places
 
     settings = current().store_settings()
-    configure(settings, service=True)
+    configure(settings, service=True, tells="foliot.work.worker.performer")
     check_keys(settings)
     async with (
         opened(store_wait=inf) as runtime,

@@ -97,7 +97,6 @@ async def follow(client: Client, view: TaskView, task: TaskInfo, *, here: bool |
     runtime = client.runtime if isinstance(client, LocalClient) else None
     if here and runtime is None:
         raise UsageError("The work is done where the server is, not here.", hint="Leave out --here.")
-    started = time.monotonic()
     following = _Following(client, runtime, view, task.namespace, task.name)
     followed = Followed()
     begun = False
@@ -110,9 +109,17 @@ async def follow(client: Client, view: TaskView, task: TaskInfo, *, here: bool |
             followed.story = story
     finally:
         if begun:
-            followed.shown = view.end(followed.story, time.monotonic() - started)
+            followed.shown = view.end(followed.story, _lasted(followed.story))
         followed.interrupted = following.interrupted
     return followed
+
+
+def _lasted(story: TaskStory | None) -> float:
+    """How long the task took, or has taken so far: whoever looks may have come when it was over."""
+    if story is None:
+        return 0.0
+    ended = story.info.ended_at if story.info.ended_at is not None else time.time()
+    return max(0.0, ended - story.info.created_at)
 
 
 async def _until_it_rests(following: _Following, *, here: bool | None, stays: bool) -> TaskStory | None:

@@ -45,7 +45,7 @@ async def payer_of(journal: Journal, run_id: str, *, namespace: str, agent: str,
         if top.id != run_id:
             agents.append(top.agent)
         labels = {**top.labels, **labels}
-        above = top.parent if top.parent_seq is None else None  # a fork is nobody's delegate
+        above = top.parent if top.is_child else None
     return Payer(namespace, run_id if top is None else top.id, tuple(agents), user, labels)
 
 

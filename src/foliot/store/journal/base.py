@@ -125,6 +125,11 @@ class RunInfo(Struct, frozen=True):
     labels: dict[str, str]
     summary: dict[str, Any]
 
+    @property
+    def is_child(self) -> bool:
+        """Whether another run started it. A fork, which branched off another one, was started by a person."""
+        return self.parent is not None and self.parent_seq is None
+
 
 def identity_labels(identity: Identity) -> dict[str, str]:
     """The labels that show on whose behalf a run acts."""

@@ -165,9 +165,9 @@ def _end(fact: t.TaskEnd) -> str:
 
 def _run(fact: e.Event) -> str | None:
     match fact:
-        case e.RunClaimed(attempt=attempt, worker=worker):
+        case e.RunClaimed(attempt=attempt, worker=worker, name=name):
             again = f" (attempt {attempt})" if attempt > 1 else ""
-            return f"taken by {process.in_words(worker)}{again}"
+            return f"taken by {name or process.in_words(worker)}{again}"
         case e.StepStarted(step=step):
             return f"step {step}"
         case e.ModelResponded(response=response, seconds=seconds):

@@ -13,15 +13,17 @@ import msgspec
 from msgspec import MsgspecError, Struct
 
 from foliot.bus.base import Transport
+from foliot.common.durations import duration
 from foliot.engine.base import Clock
 from foliot.engine.driver.appends import LeaseClock, append_again, recorded
 from foliot.engine.driver.doubts import both, doubts_of, noting
-from foliot.engine.driver.journal import JournalFacts, told_by
+from foliot.engine.driver.journal import JournalFacts, phase_of, told_by
 from foliot.engine.driver.runs import Runs
 from foliot.errors import FoliotError, NotFound, NotHere, Unavailable
 from foliot.kernel.errors import UnknownEvent
-from foliot.kernel.run.events import Event, RunClaimed, RunDeadLettered
+from foliot.kernel.run.events import Event, RunClaimed, RunDeadLettered, RunFailed
 from foliot.kernel.run.spec import RunSpec
+from foliot.kernel.run.state import State
 from foliot.store.base import Database
 from foliot.store.journal.base import Entry, Lease, LeaseLost, Phase, TransactionBody
 from foliot.store.journal.stored_events import entry_of
@@ -139,6 +141,22 @@ class CrashLoop(FoliotError):
     code = "crash_loop"
 
 
+def _subject(lease: Lease, brief: Brief | None, state: State) -> str:
+    """Names a run, its agent and its task for the log, which says nothing of their content."""
+    task = f" of task {brief.task.id}" if brief is not None else ""
+    return f"run {lease.run_id} ({state.spec.agent}){task}"
+
+
+def _outcome(state: State) -> str:
+    match state.ended:
+        case None:
+            return f"waits ({state.waiting.reason})" if state.waiting is not None else "is handed back"
+        case RunFailed(code=code):
+            return f"failed ({code})"
+        case ended:
+            return phase_of(ended)
+
+
 class TaskPerformer:
     """A `Performer`. `toolbox` gives the tools that a run of a spec may call.
 
@@ -186,7 +204,11 @@ class TaskPerformer:
                 raise CrashLoop(f"{MOST_FRUITLESS} attempts in a row ended without a word: it may kill its workers")
             if self.counts is not None:
                 self.counts.message_begun(driver.state.spec.agent)
-            await self._runs.drive(driver)
+            began = self._clock()
+            what = _subject(lease, brief, driver.state)
+            log.info("%s is claimed: attempt %d", what, driver.state.next_attempt)
+            state = await self._runs.drive(driver)
+            log.info("%s %s after %s", what, _outcome(state), duration(max(0.0, self._clock() - began)))
         except LeaseLost as lost:
             log.info("%s", lost.message)
         except asyncio.CancelledError:
