@@ -167,6 +167,21 @@ def test_a_standing_grant_cannot_be_approved_and_an_approval_not_revoked(foliot,
     assert foliot("approvals", "revoke", name).code == 0
 
 
+@pytest.mark.parametrize("verb", ["approve", "deny"])
+def test_after_a_decision_why_says_that_it_was_made_and_offers_what_works(foliot, waiting, verb: str) -> None:
+    assert foliot("approvals", verb, waiting, "--as", "zoe", "--no-resume", "-q").code == 0
+
+    told = foliot("why", "r1").out
+
+    assert "It has been decided about" in told
+    assert "pay amount=5 token=" in told
+    assert f": {verb}, by zoe" in told
+    assert "approvals" not in told
+    assert "foliot resume r1" in told
+    assert foliot("resume", "r1").code == 0
+    assert "It succeeded" in foliot("why", "r1").out
+
+
 def test_a_process_that_dies_in_an_approved_call_needs_no_second_approval(foliot, waiting, folder) -> None:
     (folder / "die").touch()
     command = [sys.executable, "-m", "foliot.cli", "approvals", "approve", waiting, "--as", "ann"]

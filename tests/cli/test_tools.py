@@ -106,6 +106,18 @@ class TestList:
         assert tools["read"]["available"]
         assert (tools["bash"]["isolation"], tools["bash"]["available"]) == ("sandboxed", True)
 
+    def test_what_the_deployment_lets_nobody_call_is_listed_so_with_the_reason_of_the_refusal(
+        self, foliot: Foliot, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FOLIOT_ALLOWED_TOOLS", "lookup")
+        found = {each["name"]: each for each in json.loads(foliot("tools", "list", "-o", "json").out)["tools"]}
+        assert [name for name, each in found.items() if each["available"]] == ["lookup"]
+        assert 'tool "refund" is not allowed in this deployment (FOLIOT_ALLOWED_TOOLS)' in found["refund"]["problem"]
+        for name, arguments in (("lookup", {"city": "Bonn"}), ("refund", {"amount": 1})):
+            said = foliot("tools", "call", name, "--args", json.dumps(arguments))
+            assert (said.code == 0) is found[name]["available"], said.err
+        assert 'tool "refund" is not allowed' in said.err
+
     def test_the_snapshot_says_what_this_deployment_offers_and_lacks(self, foliot: Foliot) -> None:
         offers = json.loads(foliot("tools", "list", "-o", "json").out)["capabilities"]
         assert offers["types"]["function"] == {"available": True}

@@ -505,6 +505,11 @@ class Assembly:
         """The rules that calls in this namespace are judged by now."""
         return await self._parts.rules.rules(namespace)
 
+    def objection(self, definition: ToolDefinition) -> str:
+        """Returns why this deployment lets no one call a tool, as calls are judged; blank when it does."""
+        found = self._parts.profile.objection(definition)
+        return f"{found} in this deployment (FOLIOT_ALLOWED_TOOLS)" if found is not None else ""
+
     def _parts_in(self, namespace: str) -> PipelineParts:
         if self.resources is None:
             return self._parts

@@ -104,7 +104,13 @@ class ToolCatalog:
             found[name] = replace(known, problem=why) if known is not None else CatalogTool(name, "mcp", None, why)
         for definition in self._assembly.given.definitions():
             found[definition.name] = CatalogTool(definition.name, "python", definition)
-        return [found[name] for name in sorted(found)]
+        return [self._judged(found[name]) for name in sorted(found)]
+
+    def _judged(self, offered: CatalogTool) -> CatalogTool:
+        """Says of a tool that could be called why every call of it would be refused."""
+        if offered.problem or offered.definition is None:
+            return offered
+        return replace(offered, problem=self._assembly.objection(offered.definition))
 
     async def find(self, name: str, namespace: str = "default") -> CatalogTool:
         """Raises `NotFound`, with the names that may be meant."""

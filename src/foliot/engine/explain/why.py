@@ -22,7 +22,18 @@ from foliot.engine.explain.amounts import arguments, failure, money, times, toke
 from foliot.engine.explain.prompt_cache import cached
 from foliot.engine.explain.trace import CallTrace, StepTrace, Trace, total
 from foliot.kernel.run.budget import Limits
-from foliot.kernel.run.events import RunCancelled, RunDeadLettered, RunFailed, RunSucceeded, RunWaiting, Terminal
+from foliot.kernel.run.events import (
+    ApprovalDecided,
+    Event,
+    QuestionAnswered,
+    RunCancelled,
+    RunDeadLettered,
+    RunFailed,
+    RunSucceeded,
+    RunWaiting,
+    Terminal,
+    UnknownDecided,
+)
 from foliot.kernel.run.spec import RunSpec
 from foliot.resources.skill_files import NAME_RULE
 from foliot.store.journal.base import Phase
@@ -201,15 +212,20 @@ _BEHIND: Final[Mapping[str, Callable[[Trace, RunFailed, Limits], list[str]]]] = 
 
 # --- explain ---------------------------------------------------------------------------------------------------------
 
+Decision: TypeAlias = ApprovalDecided | QuestionAnswered | UnknownDecided
 Holder: TypeAlias = Literal["alive", "gone", "nobody"]
 SHOWN_STEPS = 3
 
 
 class RunLiveness(Struct, frozen=True):
-    """How the run stands outside of its journal: its row's phase, and whether its holder is alive."""
+    """How the run stands outside of its journal: its row's phase, and whether its holder is alive.
+
+    `signals` are what people have decided since and the run has not heard yet.
+    """
 
     phase: Phase
     holder: Holder = "nobody"
+    signals: tuple[Event, ...] = ()
 
 
 class Hint(Struct, frozen=True):
@@ -252,6 +268,9 @@ def _situation(trace: Trace, standing: RunLiveness, spec: RunSpec, now: float) -
     run = trace.run_id
     match trace.ended:
         case None if trace.waiting is not None and trace.waiting_since is not None:
+            decided = {each.call_id: each for each in standing.signals if isinstance(each, Decision)}
+            if not decided.keys().isdisjoint(trace.waiting.calls):
+                return _decided(trace, trace.waiting, decided)
             return _waiting(trace, trace.waiting, trace.waiting_since, now)
         case None if standing.holder == "alive":
             return Explanation(f"It is at work: {_doing(trace, now)}.", [f"held by {in_words(trace.worker)}"])
@@ -279,6 +298,22 @@ def _after_end(trace: Trace) -> list[Hint]:
         last = trace.steps[-1].number
         hints.append(Hint(f"foliot fork {trace.run_id} --at {last}", f"tries again from step {last}, as a new run"))
     return hints
+
+
+def _decided(trace: Trace, waiting: RunWaiting, decided: Mapping[str, Decision]) -> Explanation:
+    """Explains a run that waits no longer for people, but for a process that takes it up."""
+    told = Explanation("It has been decided about, and goes on when a process takes it up.")
+    for call in trace.named(waiting.calls):
+        if (event := decided.get(call.id)) is None:
+            told.chain.append(f"{call.name} {arguments(call.arguments, WIDTH)} is not decided about yet")
+            told.next += _answers(call, trace.namespace)
+            continue
+        what = "answered" if isinstance(event, QuestionAnswered) else event.decision
+        told.chain.append(
+            f"{call.name} {arguments(call.arguments, WIDTH)}: {what}{f', by {event.by}' if event.by else ''}"
+        )
+    told.next.append(Hint(f"foliot resume {trace.run_id}", "goes on with it here"))
+    return told
 
 
 def _waiting(trace: Trace, waiting: RunWaiting, since: float, now: float) -> Explanation:

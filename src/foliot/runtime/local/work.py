@@ -213,7 +213,9 @@ class LocalRuns(_Waking, RunGroup):
 
     async def why(self, run_id: str) -> Explanation:
         info, state, facts = await read_run(self._inside.runs.journal, run_id)
-        standing = RunLiveness(info.phase, _holder(info, self._inside.runs.lease_clock()))
+        signals = await self._inside.runs.journal.signals([run_id]) if info.phase == "waiting" else []
+        holder = _holder(info, self._inside.runs.lease_clock())
+        standing = RunLiveness(info.phase, holder, tuple(decode(each.data) for each in signals))
         trace = await read_trace(run_id, facts)
         told = await unhurried(FACT * len(facts), explain, trace, standing, state.spec, self._inside.clock())
         # What a child does that is under way, a program for example, is what its agent does.
