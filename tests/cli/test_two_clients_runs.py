@@ -358,6 +358,16 @@ def test_a_fork_is_watched_and_compared_with_its_original(applied) -> None:
     ]
 
 
+def test_a_task_that_waits_for_word_on_a_lost_call_waits_and_says_why(applied) -> None:
+    name = applied("task", "run", "loser", "go", "-d").out.strip()
+    applied("task", "wait", name, *([] if applied.far else ["--here"]))
+
+    status = json.loads(applied("task", "show", name, "-o", "json").out)["status"]
+    assert (status["phase"], status["waiting"]["reason"]) == ("Waiting", "unknown_effect")
+    for word in ("Waiting", "waiting", "WaitingApproval"):
+        assert applied("task", "list", "--phase", word, "-o", "name").out.split() == [name]
+
+
 def test_settled_calls_let_the_run_go_on_to_its_answer(applied) -> None:
     assert applied("run", "loser", "go", "--id", applied.space).code == 8
     calls = [line.split()[1] for line in applied("runs", "--unknown", "-o", "name").out.splitlines()]

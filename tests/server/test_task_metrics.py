@@ -75,7 +75,7 @@ async def test_tasks_and_messages_are_counted_where_they_are_done(http: aiohttp.
     async with http.post("/v1/apply", data=TEAM) as answer:
         assert answer.status == 200, await answer.text()
     await asked(http, "done", "Succeeded", system="duo")
-    await asked(http, "waits", "WaitingApproval", agent="asker")
+    await asked(http, "waits", "Waiting", agent="asker")
     await asked(http, "missing", "Failed", system="nobody")
 
     found = await scraped(http)

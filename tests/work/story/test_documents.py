@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from foliot.models.base import ModelRequestError
-from foliot.store.base import Database
+from foliot.store.base import Database, Document
 from foliot.store.journal.base import RunInfo
 from foliot.store.queue.workers import WorkerInfo
 from foliot.work.tasks.base import Command, TaskInfo
@@ -49,6 +49,23 @@ async def test_the_info_of_an_ended_task_is_read_out_of_its_document(kit: Kit, e
 
     ((info,), _) = await kit.tasks.list()
     assert (read_back(info), info.phase) == (info, ends)
+
+
+@pytest.mark.parametrize("reason", ["approval", "input", "budget", "unknown_effect"])
+@pytest.mark.parametrize(
+    "written", [{}, {"apiVersion": "orloj.dev/v1", "spec": {"system": "line"}}], ids=["now", "older"]
+)
+async def test_only_a_task_that_waits_for_consent_waits_for_an_approval(
+    kit: Kit, reason: str, written: Document
+) -> None:
+    accepted = (await kit.tasks.accept(COMMAND)).task
+    info = replace(accepted, phase="waiting", summary={"waiting": {"reason": reason}}, written=written)
+
+    status = outline(info)["status"]
+
+    assert status["phase"] == ("WaitingApproval" if written or reason == "approval" else "Waiting")
+    assert status["waiting"]["reason"] == reason
+    assert read_back(info).phase == "waiting"
 
 
 async def test_the_spec_of_a_task_asks_for_the_same_again(kit: Kit) -> None:

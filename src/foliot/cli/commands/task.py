@@ -55,7 +55,7 @@ from foliot.store.base import Document
 from foliot.store.tasks import ENDED
 from foliot.work.tasks.base import PRIORITIES, Accepted, TaskInfo
 from foliot.work.views import drawing
-from foliot.work.views.document import outline, task_document
+from foliot.work.views.document import outline, shown_phase, task_document
 from foliot.work.views.drawing import tree
 from foliot.work.views.events import Batch, Happening, TaskHappening, as_data, log_line
 from foliot.work.views.messages import message_records
@@ -488,7 +488,7 @@ def _row(info: TaskInfo, now: datetime, *, wide: bool, namespaced: bool) -> list
     cells = [
         info.name,
         one_line(info.target, 40),
-        API_PHASES[info.phase],  # type: ignore[index]  # the store holds no other
+        shown_phase(info),
         str(info.attempt),
         f"{tokens:,}" if tokens else "-",
         duration(max(0.0, end - info.created_at)),

@@ -22,7 +22,7 @@ SHORTEST: Final = 12
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _PAINT: Final[Mapping[str, str]] = {
     **dict.fromkeys(("Ready", "Succeeded", "Approved", "Running", "created", "succeeded", "running", "found"), "green"),
-    **dict.fromkeys(("Pending", "Connecting", "Suspended", "WaitingApproval", "updated"), "yellow"),
+    **dict.fromkeys(("Pending", "Connecting", "Suspended", "WaitingApproval", "Waiting", "updated"), "yellow"),
     **dict.fromkeys(("pending", "waiting", "interrupted"), "yellow"),
     **dict.fromkeys(("Error", "Failed", "DeadLetter", "Denied", "Expired", "NotReady", "deleted"), "red"),
     **dict.fromkeys(("failed", "cancelled", "missing"), "red"),

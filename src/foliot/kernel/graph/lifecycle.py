@@ -92,6 +92,8 @@ API_PHASES: Final[Mapping[TaskPhase, ApiPhase]] = {
     "cancelled": "Cancelled",
     "dead_lettered": "DeadLetter",
 }
+# The phase of a task that waits for something else than an approval: an answer, a budget, word on a lost call.
+WAITING: Final = "Waiting"
 TASK_PHASES: Final[tuple[TaskPhase, ...]] = get_args(TaskPhase)
 
 

@@ -269,7 +269,7 @@ class EventWatch:
             if phase in _ENDS:
                 at = status.get("completedAt") or status.get("updatedAt", "")
                 yield _task_event(document, _ENDS[phase], at, status.get("lastError", ""))
-            elif phase == "WaitingApproval":
+            elif phase in ("WaitingApproval", "Waiting"):
                 waiting: dict[str, Any] = status.get("waiting") or {}
                 yield _task_event(document, "waiting_approval", status.get("updatedAt", ""), waiting.get("reason", ""))
             elif phase == "Pending":

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from foliot.common.cursors import read_cursor, write_cursor
 from foliot.errors import NotFound
-from foliot.kernel.graph.lifecycle import API_PHASES, TASK_PHASES, TaskPhase
+from foliot.kernel.graph.lifecycle import API_PHASES, TASK_PHASES, WAITING, TaskPhase
 from foliot.runtime.local.declared_work import is_work
 from foliot.server.auth.guard import DEFAULT
 from foliot.server.auth.identity import Caller
@@ -159,6 +159,11 @@ async def _work(
     return [], None
 
 
+def _words(phase: TaskPhase) -> tuple[str, ...]:
+    """The words that documents have for a phase."""
+    return (API_PHASES[phase], WAITING) if phase == "waiting" else (API_PHASES[phase],)
+
+
 def _narrowed(wanted: Wanted) -> dict[str, Any] | None:
     """Returns the filters of the store for the clauses on fields, and `fits` for what it has none for.
 
@@ -170,7 +175,7 @@ def _narrowed(wanted: Wanted) -> dict[str, Any] | None:
     rest: list[Requirement] = []
     for each in wanted.filter.fields:
         if each.key == "status.phase":
-            phases = [phase for phase in phases if holds(API_PHASES[phase], each)]
+            phases = [phase for phase in phases if any(holds(word, each) for word in _words(phase))]
         elif each.key == "metadata.name" and each.op in ("=", "in"):
             names = set(each.values) if names is None else names & set(each.values)
         else:

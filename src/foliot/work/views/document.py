@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from foliot.common.times import iso
 from foliot.kernel.graph import events as t
-from foliot.kernel.graph.lifecycle import API_PHASES
+from foliot.kernel.graph.lifecycle import API_PHASES, WAITING
 from foliot.kernel.messages import Usage
 from foliot.resources.wording import WRITTEN_AS, written_as
 from foliot.store.base import Document
@@ -24,7 +24,7 @@ from foliot.work.views.task_trace import task_trace
 
 API_VERSION: Final = "foliot.dev/v1"
 MOST_HISTORY: Final = 200
-_PHASES: Final = {shown: phase for phase, shown in API_PHASES.items()}
+_PHASES: Final = {WAITING: "waiting", **{shown: phase for phase, shown in API_PHASES.items()}}
 # Members of the status, and where the info of a task has them.
 _TIMES: Final = {
     "startedAt": "started_at",
@@ -65,11 +65,22 @@ def outline(info: TaskInfo) -> Document:
     }
 
 
+def shown_phase(info: TaskInfo) -> str:
+    """Returns the phase of a task as objects and lists write it.
+
+    Clients of the older version know one word for all that waits; they are given that for the tasks they have written.
+    """
+    waiting: dict[str, Any] = info.summary.get("waiting") or {}
+    if info.phase == "waiting" and waiting.get("reason", "approval") != "approval" and not info.written:
+        return WAITING
+    return API_PHASES[info.phase]  # type: ignore[index]  # the store holds no other
+
+
 def status_outline(info: TaskInfo) -> dict[str, Any]:
     """Makes the status of a task from what lists read."""
     summary = info.summary
     begun = info.attempt if info.phase != "queued" else info.attempt - 1
-    status: dict[str, Any] = {"phase": API_PHASES[info.phase], "attempts": begun}  # type: ignore[index]  # the store holds no other
+    status: dict[str, Any] = {"phase": shown_phase(info), "attempts": begun}
     times = {name: getattr(info, field) for name, field in _TIMES.items()}
     status |= {name: iso(at) for name, at in times.items() if at is not None}
     if error := summary.get("error") or (summary.get("reason") if info.phase == "cancelled" else ""):
