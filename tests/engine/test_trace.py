@@ -204,3 +204,15 @@ def test_a_sum_with_an_unknown_price_has_no_price() -> None:
     assert total([Usage(1, 2, cost_usd=0.5), Usage(3, 4, cost_usd=0.25)]) == Usage(4, 6, cost_usd=0.75)
     assert total([Usage(1, 2, cost_usd=0.5), Usage(3, 4)]).cost_usd is None
     assert total([]) == Usage(cost_usd=0.0)
+
+
+def test_a_further_attempt_is_no_worker_that_was_gone() -> None:
+    facts: list[e.Event] = [
+        e.RunCreated("clerk", ""),
+        e.RunClaimed(1, "w1", 1),
+        e.RunRetried(1, "garbage", "nobody can read that", 5.0),
+        e.RunClaimed(2, "w2", 2),
+    ]
+    trace = trace_of("r1", [(float(at), fact) for at, fact in enumerate(facts)])
+    assert trace.attempts == 2
+    assert [mark.kind for mark in trace.marks] == ["retried"]

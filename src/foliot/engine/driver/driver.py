@@ -46,6 +46,7 @@ from foliot.engine.runners.profile import RUNNER
 from foliot.engine.workspaces.folders import UserFolders, WorkedOut
 from foliot.errors import FoliotError, NotFound, Unavailable
 from foliot.kernel.errors import IllegalEvent, NewerEvent, Unencodable, UnknownEvent
+from foliot.kernel.graph.retry import POLICY
 from foliot.kernel.messages import ModelRequest, Usage
 from foliot.kernel.run import feedback
 from foliot.kernel.run.actions import (
@@ -993,12 +994,12 @@ class Driver:
                     caller = caller if caller.model == spec.model else replace(caller, model=spec.model)
                     verdict = await gate.judge(spec, caller, rules)
                     if verdict.outcome == "deny":
-                        return ModelFailed(action.step, "policy", f"{verdict.reason} ({verdict.rule})")
+                        return ModelFailed(action.step, POLICY, f"{verdict.reason} ({verdict.rule})")
                     limits = token_limits(rules, caller)
             except FoliotError as error:
                 # What governs it cannot be looked up: nothing is asked, and the kernel tries again after a while.
                 message = f"the policies of namespace {spec.namespace!r} cannot be looked up: {error.message}"
-                return ModelFailed(action.step, "policy", message, retryable=True)
+                return ModelFailed(action.step, "other", message, retryable=True)
         if purse is None:
             return await ask()
         # The look at the rules may have shown that no budget has changed either.

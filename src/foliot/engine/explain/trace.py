@@ -238,6 +238,7 @@ class _Building:
         # A run may have thousands of steps: what an event has to know of all that was before it is kept beside them.
         self._under_way: dict[str, CallTrace] = {}
         self._paused: Mark | None = None
+        self._retried = False  # it was let go for another attempt
         self._notes: set[str] = set()
         self._spent = Spent()
         self._paid: set[str] = set()
@@ -273,8 +274,9 @@ class _Building:
             call.unknown, call.begun_by = True, before
         if asking is not None:
             asking.lost = True
-        if trace.waiting is not None:
-            return  # it waited, and was taken up again: that is told by `resumed`
+        retried, self._retried = self._retried, False
+        if trace.waiting is not None or retried:
+            return  # nobody was gone: it waited (`resumed` tells of that), or was let go for another attempt
         pause = max(0.0, at - trace.last_at)
         trace.idle += pause
         doing = [f"{call.name} was under way" for call in under_way]
@@ -282,6 +284,10 @@ class _Building:
             doing.append("the model was being asked")
         what = f" while {' and '.join(doing)}" if doing else ""
         self.mark("interrupted", at, f"the worker was gone{what}; another took over", seconds=pause)
+
+    def retried(self, at: float, event: e.RunRetried) -> None:
+        self._retried = True
+        self.mark("retried", at, f"attempt {event.attempt} broke down: {event.message or event.reason}")
 
     def waiting(self, at: float, event: e.RunWaiting) -> None:
         self.trace.waiting, self.trace.waiting_since = event, at
@@ -476,10 +482,6 @@ class _Building:
         return self._calls[call_id]
 
 
-def _retried(building: _Building, at: float, event: e.RunRetried) -> None:
-    building.mark("retried", at, f"attempt {event.attempt} broke down: {event.message or event.reason}")
-
-
 def _cancelling(building: _Building, at: float, event: e.CancelRequested) -> None:
     building.mark("cancel", at, f"asked to stop{f': {event.reason}' if event.reason else ''}", by=event.by)
 
@@ -597,7 +599,7 @@ _HANDLERS: Final[Mapping[type[e.Fact], Callable[[_Building, float, Any], None]]]
     e.RunClaimed: _Building.claimed,
     e.RunWaiting: _Building.waiting,
     e.RunResumed: _Building.resumed,
-    e.RunRetried: _retried,
+    e.RunRetried: _Building.retried,
     e.RunSucceeded: _Building.ended,
     e.RunFailed: _Building.ended,
     e.RunCancelled: _Building.ended,

@@ -15,6 +15,10 @@ from foliot.kernel.run.events import ModelFailed, RunFailed, Terminal
 Verdict: TypeAlias = Literal["wait", "retry", "end"]
 
 
+# The reason of a run whose model is refused by a policy of whoever operates it.
+POLICY: Final = "policy"
+
+
 class RetryRow(NamedTuple):
     """`examples` are codes and reasons of failed runs that the row is about, and `then` what becomes of those."""
 
@@ -87,7 +91,10 @@ RETRIES: Final = (
         "the contract is violated; a rule denies; what was asked for is wrong, or is not there",
         "nobody",
         "the end",
-        tuple((code, "") for code in ("contract_violation", "denied", "invalid_input", "not_found")),
+        (
+            *((code, "") for code in ("contract_violation", "denied", "invalid_input", "not_found")),
+            ("model_failed", POLICY),
+        ),
         "end",
     ),
     RetryRow(
@@ -148,6 +155,7 @@ FINAL_REASONS: Final = frozenset(
         "request_too_large",
         "content_filter",
         "program_cancelled",
+        POLICY,
     }
 )
 # Time is the one limit that another attempt has anew.

@@ -16,7 +16,7 @@ from foliot.engine.definition.edge_conditions import edge_condition
 from foliot.errors import InvalidInput
 from foliot.kernel.graph.events import MessageEnded
 from foliot.kernel.graph.plan import OTHERWISE, Node
-from foliot.kernel.graph.retry import BUSY_FOR, FINAL_CODES, busy_delay, delay, verdict
+from foliot.kernel.graph.retry import BUSY_FOR, FINAL_CODES, POLICY, busy_delay, delay, verdict
 from foliot.kernel.run.events import RunCancelled, RunDeadLettered, RunFailed, RunRetried, RunSucceeded, Terminal
 from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.run.state import State
@@ -121,7 +121,7 @@ def held_edges(
 
 def is_class_failure(fact: MessageEnded) -> bool:
     """Whether a failure says something about where and how the run was done, and not only about this one request."""
-    return fact.code not in FINAL_CODES
+    return fact.code not in FINAL_CODES and fact.reason != POLICY
 
 
 class _Turn:
