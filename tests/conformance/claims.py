@@ -156,6 +156,31 @@ class ClaimsConformance:
         with pytest.raises(LeaseLost):
             await finish(db, lost)
 
+    async def test_a_run_whose_holder_died_keeps_its_place_in_the_queue(self, db: Database) -> None:
+        """The others came while it was at work."""
+        await add(db, "first", due_at=NOW - 9)
+        assert ids(await take(db)) == ["first"]
+        await add(db, "second", "third", due_at=NOW + 1)
+        assert ids(await take(db, 1, by=offer("w2"), now=NOW + LEASE + 1)) == ["first"]
+
+    async def test_a_run_that_kills_each_of_its_workers_does_not_come_first_for_ever(self, db: Database) -> None:
+        await add(db, "poison", due_at=NOW - 9)
+        await add(db, "patient", due_at=NOW - 8)
+        now, taken = NOW, list[str]()
+        for number in range(queue.KEEPS_PLACE + 3):
+            taken += ids(await take(db, 1, by=offer(f"w{number}"), now=now))
+            now += LEASE + 1
+        assert taken.index("patient") == queue.KEEPS_PLACE + 1
+        assert taken[: queue.KEEPS_PLACE + 1] == ["poison"] * (queue.KEEPS_PLACE + 1)
+
+    async def test_the_place_of_a_run_is_forgotten_when_it_is_let_go(self, db: Database) -> None:
+        """It is due anew then, as a timer or somebody's word says."""
+        await add(db, "r1", due_at=NOW - 9)
+        (lease,) = (await take(db)).leases
+        await finish(db, lease, "waiting", due=NOW + 7)
+        await add(db, "r2", due_at=NOW + 6)
+        assert ids(await take(db, 1, now=NOW + 8)) == ["r2"]
+
     async def test_a_renewed_lease_is_not_taken_over(self, db: Database) -> None:
         await add(db, "r1")
         (lease,) = (await take(db)).leases
@@ -176,7 +201,7 @@ class ClaimsConformance:
         lease = await SqlJournal(db).claim("r1", worker="someone", now=NOW, until=NOW + 50)
         await db.write(queue.let_go, lease.key, NOW)  # as if the queue had not heard of it
         assert ids(await take(db)) == ["r2"]
-        assert ids(await take(db, now=NOW + 51, by=offer("w2"))) == ["r2", "r1"]
+        assert ids(await take(db, now=NOW + 51, by=offer("w2"))) == ["r1", "r2"]
 
     async def test_a_run_that_ended_without_the_queue_leaves_it(self, db: Database) -> None:
         await add(db, "r1", "r2")
@@ -391,7 +416,7 @@ class ClaimsConformance:
         await set_limit(db, Limit("agent", "default/clerk", 1))
         await add(db, "r1", "r2")
         assert ids(await take(db)) == ["r1"]
-        assert ids(await take(db, by=offer("w2"), now=NOW + LEASE + 1)) == ["r2"]  # it has been due longer
+        assert ids(await take(db, by=offer("w2"), now=NOW + LEASE + 1)) == ["r1"]
         assert (await take(db, by=offer("w3"), now=NOW + LEASE + 1)).leases == []
 
     @pytest.mark.parametrize(

@@ -9,11 +9,18 @@ VALUES (:run, :run_id, :task, :namespace, :agent, :lane, :class, :priority, :lin
 
 -- name: queue_hold
 -- locks: -
-UPDATE queue SET held = 1, due_at = :until WHERE run = :run;
+UPDATE queue SET held = 1, place = CASE WHEN held = 0 THEN due_at ELSE place END, due_at = :until WHERE run = :run;
 
 -- name: queue_let_go
 -- locks: -
-UPDATE queue SET held = 0, due_at = :due_at, let_go = 1 WHERE run = :run;
+UPDATE queue SET held = 0, due_at = :due_at, let_go = 1, place = NULL, lost = 0 WHERE run = :run;
+
+-- name: queue_take_back
+-- locks: -
+-- Whoever held it is gone: it has the place in its line that it had, :most times.
+UPDATE queue
+   SET held = 0, let_go = 1, lost = lost + 1, due_at = CASE WHEN lost < :most AND place < :due_at THEN place ELSE :due_at END
+ WHERE run = :run;
 
 -- name: queue_place
 SELECT priority, namespace, agent, lane, class, requirements FROM queue WHERE run = :run;

@@ -417,12 +417,12 @@ def _open_gate(lines: Sequence[QueueLine], bounds: ClaimBounds, now: float, shar
 def _recover(line: QueueLine, now: float, leased: float) -> Tx[list[str]]:
     """Free the runs of a line whose holders let their leases run out; the ids of those that can be taken now.
 
-    They are due since then, so behind what waited longer: a run that kills its worker must not come first every time.
+    They keep their places in the line. One that keeps killing its worker comes behind what waits, after a few times.
     """
     freed: list[str] = []
     for row in (yield from rows("queue_lapsed", line=line.line, now=leased, count=LOOKED_AT)):
         if not (yield from _set_right(row, leased)):
-            yield from queue.let_go(row["run"], row["due_at"] - leased + now)
+            yield from queue.take_back(row["run"], row["due_at"] - leased + now)
             freed.append(row["run_id"])
     return freed
 

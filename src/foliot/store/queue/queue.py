@@ -23,6 +23,8 @@ MOST_URGENT = 999
 URGENCY, SPACE = 3, 11
 # What waits unheard is woken so many at a time.
 WOKEN_AT_ONCE = 100
+# So many times a run keeps its place when its holder dies. One that kills each worker must not come first for ever.
+KEEPS_PLACE = 3
 
 
 class QueueItem(Struct, frozen=True):
@@ -94,6 +96,11 @@ def hold(key: int, until: float) -> Tx[bool]:
 def let_go(key: int, due_at: float | None) -> Tx[None]:
     """Releases the run; it is due again at `due_at`, or when it is signalled."""
     yield from run("queue_let_go", run=key, due_at=due_at)
+
+
+def take_back(key: int, due_at: float) -> Tx[None]:
+    """Frees a run whose holder is gone. It keeps its place in its line, a few times; then it is due since `due_at`."""
+    yield from run("queue_take_back", run=key, due_at=due_at, most=KEEPS_PLACE)
 
 
 def leave_to_others(key: int, identity: str, lacks: str = "") -> Tx[None]:
