@@ -819,7 +819,7 @@ class Inside:
 
         Raises `NotFound`, `Denied`, `InvalidInput`.
         """
-        spec, _ = await self._assembly.prepare(await self._assembly.agent(agent))
+        spec = await self.spec_of(agent)
         check_excluded(spec, options.exclude_tools)
         spec = await self._assembly.adjusted(spec, options)
         if unread := await self.models.unread(spec, files):
@@ -828,10 +828,13 @@ class Inside:
                 hint="say it in words, or choose a model that reads such files",
             )
 
+    async def spec_of(self, agent: Agent | str) -> RunSpec:
+        """Returns the spec that a run of the agent is pinned to now. Raises `NotFound`, `Denied`, `InvalidInput`."""
+        return (await self._assembly.prepare(await self._assembly.agent(agent)))[0]
+
     async def kept_tail(self, agent: Agent | str) -> int:
         """How many of the newest messages of a conversation the agent has word for word after a compaction."""
-        spec, _ = await self._assembly.prepare(await self._assembly.agent(agent))
-        return max(0, spec.compaction_rules.keep_tail)
+        return max(0, (await self.spec_of(agent)).compaction_rules.keep_tail)
 
     def know(self, agent: Agent) -> None:
         """Remember the Python objects of an agent, for runs of it that are resumed here."""

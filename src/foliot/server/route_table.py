@@ -458,6 +458,11 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
         ),
         apart("the run itself has the key; its answer may be a stream"),
     ),
+    ("POST", "/v1/responses/input_tokens"): RouteRow(
+        RouteRule("inside", "operator", query=_NAMESPACE, others=True),
+        Operation("countInputTokens", ref("InputTokens"), body=form("server.openai.requests:ResponsesRequest")),
+        apart("changes nothing"),
+    ),
     ("GET", "/v1/responses/{response_id}"): RouteRow(
         RouteRule("inside", others=True),
         Operation("getResponse", ref("Response"), events={"response.*": ref("ResponseEvent")}, fails=(409,)),

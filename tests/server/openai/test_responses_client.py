@@ -103,6 +103,22 @@ async def test_an_answer_goes_on_from_an_earlier_one_after_a_restart(
     assert third.output_text == "You said three."
 
 
+async def test_the_tokens_of_an_input_are_counted_and_nothing_is_begun(
+    client: openai.AsyncOpenAI, runtime: Runtime
+) -> None:
+    first = await client.responses.create(model="echo", input="hello")
+    count = client.responses.input_tokens.count
+    short, *more = [
+        (await count(model="echo", input="hi")).input_tokens,
+        (await count(model="echo", input="hi " * 400)).input_tokens,
+        (await count(model="echo", input="hi", previous_response_id=first.id)).input_tokens,
+        (await count(model="echo", input="hi", instructions="Be brief. " * 40)).input_tokens,
+    ]
+
+    assert 0 < short < min(more)
+    assert len(await runtime.inside.runs.journal.list(agent="echo")) == 1
+
+
 async def test_a_conversation_has_a_name(client: openai.AsyncOpenAI) -> None:
     for text in ("one", "two", "three", "four", "five"):
         answer = await client.responses.create(model="rememberer", input=text, conversation="conv-1")

@@ -140,7 +140,7 @@ _CAREFUL_NAMES: Final = frozenset(name for name, _ in CAREFUL)
 # A browser that was here by https does not come by http any more. It takes this over https only.
 HSTS: Final = (b"strict-transport-security", b"max-age=31536000")
 # Where images and files come with what is said.
-MEDIA: Final = frozenset({"/v1/chat/completions", "/v1/responses"})
+MEDIA: Final = frozenset({"/v1/chat/completions", "/v1/responses", "/v1/responses/input_tokens"})
 # Somebody who sends a body more slowly than so is not sending one.
 SLOWEST: Final = 128 * 1024
 

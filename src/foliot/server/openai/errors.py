@@ -47,6 +47,11 @@ _OPENAI: Final = frozenset(
     )
 )
 _SERVED: Final = "of OpenAI's API there are /v1/models, /v1/chat/completions and /v1/responses"
+# What OpenAI serves at an address where something else is served here.
+_ELSEWHERE: Final = {
+    ("GET", "/v1/chat/completions"): "a chat is stored as a run: GET /v1/runs lists them",
+    ("POST", "/v1/responses/compact"): "agents compact their own conversations: POST /v1/sessions/{id}/compact",
+}
 # Limits on what is paid for, apart from those on what an agent does.
 SPENT: Final = frozenset({"tokens", "cost_usd"})
 
@@ -102,12 +107,14 @@ def report(scope: Scope, error: FoliotError) -> Response:
     """The answer for an error: a problem, or what clients of OpenAI read where they call."""
     path: str = scope["path"]
     if path.startswith("/v1/") and path.split("/", 3)[2] in _OPENAI:
-        return error_response(_as_openai(error, path))
+        return error_response(_as_openai(error, scope["method"], path))
     return problem_of(error)
 
 
-def _as_openai(error: FoliotError, path: str) -> FoliotError:
+def _as_openai(error: FoliotError, method: str, path: str) -> FoliotError:
     """Name the paths that are served, for one that OpenAI serves and Foliot does not; and the first wrong parameter."""
+    if isinstance(error, MethodNotAllowed) and (method, path) in _ELSEWHERE:
+        return NotFound(f"there is no {method} {path}", hint=_ELSEWHERE[method, path], openai_code="unknown_url")
     if isinstance(error, NoRoute):
         return NotFound(f"there is nothing at {path[:200]}", hint=_SERVED, openai_code="unknown_url")
     if isinstance(error, InvalidParameters):

@@ -12,9 +12,10 @@ from foliot.common.threads import unhurried
 from foliot.engine.approval.questions import questions_of
 from foliot.engine.driver.journal import signal
 from foliot.errors import Conflict, NotFound
-from foliot.kernel.messages import Media, Message, ToolResult
+from foliot.kernel.messages import Media, Message, ModelRequest, ToolResult
 from foliot.kernel.run import events as e
 from foliot.kernel.run.state import State
+from foliot.kernel.tokens import estimate_request
 from foliot.runtime.background import BackgroundRuns
 from foliot.runtime.runtime import Runtime
 from foliot.server.audit import ActRecord
@@ -83,14 +84,7 @@ async def begin(
     runtime: Runtime, drives: BackgroundRuns, order: OpenAIRequest, asker: RequestCaller, *, param: str
 ) -> StartedWork:
     """Have the order done. Raises `BadRequest`, `NotFound`, `Denied`, `Conflict`, and what an agent cannot start by."""
-    try:
-        target = await find_target(runtime.inside.resources, asker.caller, order.model, asker.namespace)
-    except NotFound:
-        raise no_such_model(order.model) from None
-    asker.caller.require("operator", target.namespace)
-    check_target(order, target)
-    named = order.session or asker.session
-    session = CallerSession(asker.caller.name, target, named) if named else None
+    target, session = await _target_of(runtime, order, asker)
     if order.conversation.results and target.kind == "agent":
         gone_on = await _called(runtime, drives, asker, order, target, param)
         if gone_on is not None:
@@ -105,7 +99,7 @@ async def begin(
     history = () if after else (*await _history(runtime, asker.caller, previous, target), *before)
     id = session.turn(turn) if session is not None else _id(runtime, asker, target)
     await _check_same(runtime, target, id, asker)
-    labels = _labels(order, asker, named, previous)
+    labels = _labels(order, asker, previous)
     act = _act(runtime, asker, target, id)
     ordered = replace(_turn(order, asker, target, id, said, history, labels), after=after, act=act)
     engagement = await engage(runtime, drives, ordered)
@@ -114,6 +108,34 @@ async def begin(
     is_task = target.kind == "system"
     response = task_response(target.namespace, engagement.id) if is_task else run_response(engagement.id)
     return StartedWork(engagement, response, engagement.id, time.time())
+
+
+async def count_input(runtime: Runtime, order: OpenAIRequest, asker: RequestCaller, *, param: str) -> int:
+    """About how many tokens the first question of this order would have. Nothing is begun. Raises as `begin`."""
+    target, session = await _target_of(runtime, order, asker)
+    previous, _ = await _previous(runtime, asker, order, target, session)
+    before, said = await unhurried(order.conversation.size, order.conversation.split, param)
+    messages = (*await _history(runtime, asker.caller, previous, target), *before, *said)
+    if target.kind == "system":
+        return estimate_request(ModelRequest("", messages))
+    spec = adjusted(order, await runtime.inside.spec_of(f"{target.namespace}/{target.name}"))
+    tools = tuple(rule.spec for rule in spec.tools)
+    request = ModelRequest(spec.model, messages, spec.system, tools, spec.output_schema, spec.settings, spec.agent)
+    return (await runtime.inside.models.question(spec, request)).input_tokens
+
+
+async def _target_of(
+    runtime: Runtime, order: OpenAIRequest, asker: RequestCaller
+) -> tuple[WorkTarget, CallerSession | None]:
+    """The agent or system of an order, and the session that it names. Raises `BadRequest`, `NotFound`, `Denied`."""
+    try:
+        target = await find_target(runtime.inside.resources, asker.caller, order.model, asker.namespace)
+    except NotFound:
+        raise no_such_model(order.model) from None
+    asker.caller.require("operator", target.namespace)
+    check_target(order, target)
+    named = order.session or asker.session
+    return target, CallerSession(asker.caller.name, target, named) if named else None
 
 
 def _act(runtime: Runtime, asker: RequestCaller, target: WorkTarget, id: str) -> ActRecord:
@@ -152,7 +174,7 @@ def _id(runtime: Runtime, asker: RequestCaller, target: WorkTarget) -> str:
     return runtime.inside.new_run_id()
 
 
-def _labels(order: OpenAIRequest, asker: RequestCaller, session: str, previous: str) -> dict[str, str]:
+def _labels(order: OpenAIRequest, asker: RequestCaller, previous: str) -> dict[str, str]:
     labels = {
         VIA_LABEL: "openai",
         CALLER_LABEL: asker.caller.name,
@@ -160,7 +182,7 @@ def _labels(order: OpenAIRequest, asker: RequestCaller, session: str, previous: 
         MODEL_LABEL: order.model,
         PREVIOUS_LABEL: previous,
         END_USER_LABEL: order.user,
-        SESSION_LABEL: session,
+        SESSION_LABEL: order.session or asker.session,
         **{METADATA_LABEL + key: value for key, value in order.metadata.items()},
     }
     return {key: value for key, value in labels.items() if value}

@@ -180,6 +180,7 @@ OPENAI: Final[dict[str, Any]] = {
         {"id": TEXT, "object": {"const": "chat.completion.chunk"}, "created": COUNT, "model": TEXT},
         optional={"choices": listof(ANYTHING), "usage": maybe(_USAGE), "foliot": ANYTHING},
     ),
+    "InputTokens": shape({"object": {"const": "response.input_tokens"}, "input_tokens": COUNT}),
     "DeletedResponse": shape({"id": TEXT, "object": {"const": "response"}, "deleted": {"const": True}}),
     "InputItemList": shape(
         {

@@ -44,7 +44,7 @@ from foliot.server.openai.stored import (
     list_input,
     page_of,
 )
-from foliot.server.openai.work import RequestCaller, StartedWork, begin
+from foliot.server.openai.work import RequestCaller, StartedWork, begin, count_input
 from foliot.server.runs.targets import WorkTarget, find_target, list_targets
 from foliot.server.streams.pieces import Ended, Piece
 
@@ -199,6 +199,15 @@ def _stream_response(services: Services, begun: StartedWork, answer: ResponseAns
         streams=services.streams,
         closing=services.closing,
     )
+
+
+@router.post("/v1/responses/input_tokens", reads=_LOOKS)
+async def count_tokens(request: Request, services: Services, caller: Caller) -> Response:
+    """About how many tokens a response would read: the agent's prompt and tools, what was said before, the input."""
+    body = await request.body()
+    order, digest = await unhurried(len(body), _read, read_response, body)
+    counted = await count_input(services.runtime, order, _asker(request, caller, digest), param="input")
+    return Json({"object": "response.input_tokens", "input_tokens": counted})
 
 
 @router.get("/v1/responses/{response_id}")
