@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[1]
 # Besides `foliot` itself. Everything else is inside, and may be moved.
 NAMED = ("foliot.errors", "foliot.testing", "foliot.cli.main")
 PUBLIC = """
-Accepted Agent Answered Applied AuditFilter AuditRecord Batch Budgets CallResult Called Change ChannelDelivery ChannelLink ChatEvent
-ClassInfo Client
+Accepted Agent Answered Applied AuditFilter AuditRecord Batch Budgets CallResult Called Change ChannelDelivery
+ChannelLink ChatEvent ClassInfo Client
 Command Document Doubt DoubtPage Event Explanation Fate FieldConflict Filter Fired FoliotError Fork Found Hook
 HookAct HookBlock HookChange InUse Input Invocation
 Judgement Limit Live ManifestError Media Message ModelEndpoint ModelError ModelResponse OpenQuestion Outcome Output

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from foliot.engine.live.hub import MOST_PIECES, Output, Recorded, RunHub, Streamed
+from foliot import tool
+from foliot.engine.live.hub import MOST_PIECES, Interleaved, Output, Reader, Recorded, RunHub, Streamed
 from foliot.kernel.messages import ReasoningDelta, RestartDelta, TextDelta, ToolCallDelta
 from foliot.kernel.run.events import StepStarted
 from foliot.models.scripted.model import ScriptedModel
@@ -45,6 +47,42 @@ async def test_a_reader_that_caught_up_gets_pieces_again() -> None:
         reader.close()
         rest = [item async for item in stream]
     assert rest[-1] == Output("r1", "c1", "heard")
+
+
+async def test_whatever_is_read_last_says_where_to_go_on_after_a_break(tmp_path: Path) -> None:
+    @tool(effect="read")
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    turns = [{"say": "I look at it now.", "call": {"look": {}}}, {"say": "It is there, as I said."}]
+    async with Runtime(tmp_path / "foliot.db") as runtime:
+        agent = Agent("a", model=ScriptedModel(turns), tools=[look])
+        run_id = (await runtime.runs.start(agent, "Go.")).id
+        items = [item async for item in runtime.runs.watch(run_id)]
+        numbers = [item.seq for item in items if isinstance(item, Recorded)]
+
+    assert any(not isinstance(item, Recorded) for item in items)
+    for place, item in enumerate(items):
+        rest = [each.seq for each in items[place + 1 :] if isinstance(each, Recorded)]
+        assert rest == [number for number in numbers if number > item.seq]
+
+
+async def test_a_reader_s_pieces_have_the_number_of_the_event_before_them() -> None:
+    hub = RunHub()
+    with hub.read("r1") as reader:
+        hub.recorded("r1", 7, 0.0, StepStarted(1))
+        hub.output("r1", "c1", "heard")
+        reader.close()
+        assert [item.seq for item in await everything(reader)] == [7, 7]
+
+
+def test_pieces_that_come_before_events_go_on_before_them() -> None:
+    reader = Reader()
+    reader.put(Output("r1", "c1", "heard"))
+    reader.put(Streamed("r1", 2, TextDelta("later")))
+    records = [Recorded("r1", 8, 0.0, StepStarted(2))]
+    assert [item.seq for item in Interleaved(reader, 7).among(records)] == [7, 8, 8]
 
 
 async def test_readers_hear_only_their_run_each_in_full() -> None:

@@ -156,18 +156,20 @@ class RemoteRuns(_RunAsking, RunGroup):
                 return facts
 
     async def watch(self, run_id: str, *, after: int = 0) -> AsyncGenerator[Live]:
-        path = f"{_at(run_id)}/events"
+        path, seq = f"{_at(run_id)}/events", after
         async with aclosing(self._http.stream(path, after=str(after))) as events:
             async for event in events:
                 match event.name:
                     case "event":
-                        yield _recorded(wire.read(event.data, _Event))
+                        recorded = _recorded(wire.read(event.data, _Event))
+                        seq = recorded.seq
+                        yield recorded
                     case "delta":
                         piece = wire.read(event.data, _Piece)
-                        yield Streamed(run_id, piece.step, piece.delta)
+                        yield Streamed(run_id, piece.step, piece.delta, seq)
                     case "output":
                         printed = wire.read(event.data, _Output)
-                        yield Output(run_id, printed.call, printed.text)
+                        yield Output(run_id, printed.call, printed.text, seq)
                     case _:
                         pass
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Protocol, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from foliot.kernel.messages import Delta, ReasoningDelta, RestartDelta, TextDelta, ToolCallDelta
 from foliot.kernel.run.events import Event, ModelResponded
@@ -30,11 +31,15 @@ class Recorded(Struct, frozen=True):
 
 
 class Streamed(Struct, frozen=True):
-    """A piece of an answer. `text` is what it adds to the text: nothing for a thought, or a piece of a tool call."""
+    """A piece of an answer. `text` is what it adds to the text: nothing for a thought, or a piece of a tool call.
+
+    `seq` is that of the event that was read before it: where to go on after a break, as of a `Recorded`.
+    """
 
     run_id: str
     step: int
     delta: Delta
+    seq: int = 0
 
     @property
     def text(self) -> str:
@@ -42,11 +47,12 @@ class Streamed(Struct, frozen=True):
 
 
 class Output(Struct, frozen=True):
-    """A piece of what a tool prints."""
+    """A piece of what a tool prints. `seq` is as that of `Streamed`."""
 
     run_id: str
     call_id: str
     text: str
+    seq: int = 0
 
 
 Live: TypeAlias = Recorded | Streamed | Output
@@ -91,12 +97,16 @@ class Reader:
         self._alarm.set()
 
     async def __aiter__(self) -> AsyncIterator[Live]:
+        seq = 0
         while True:
             while self._items:
                 item = self._items.popleft()
-                if not isinstance(item, Recorded):
+                if isinstance(item, Recorded):
+                    seq = item.seq
+                    yield item
+                else:
                     self._pieces -= 1
-                yield item
+                    yield replace(item, seq=seq)
             if self._closed:
                 return
             self._alarm.clear()
@@ -109,9 +119,11 @@ class Interleaved:
     What was written of a step comes before the answer that was recorded of it, or not at all.
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, after: int = 0) -> None:
+        """`after` is the number of the last event that was read before."""
         self._reader = reader
         self._recorded = 0
+        self._seq = after
 
     def among(self, records: Sequence[Recorded]) -> list[Live]:
         """Returns these events, and the pieces that came meanwhile, in the order in which to show them."""
@@ -119,15 +131,18 @@ class Interleaved:
         recorded = max(steps, default=self._recorded)
         before: list[Live] = []
         after: list[Live] = []
+        last = records[-1].seq if records else self._seq
         for item in self._reader.taken():
             match item:
+                case Streamed(step=step) if recorded < step:
+                    after.append(replace(item, seq=last))
                 case Streamed(step=step) if step > self._recorded:
-                    (before if step <= recorded else after).append(item)
+                    before.append(replace(item, seq=self._seq))
                 case Output():
-                    before.append(item)
+                    before.append(replace(item, seq=self._seq))
                 case _:
                     pass  # too late, or read from the journal, where it has its number
-        self._recorded = recorded
+        self._recorded, self._seq = recorded, last
         return [*before, *records, *after]
 
 

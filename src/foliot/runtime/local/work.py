@@ -195,7 +195,7 @@ class LocalRuns(_Waking, RunGroup):
         stirred = asyncio.Event()
         with self._inside.watch(run_id, elsewhere=True) as reader:
             reader.call(stirred.set)
-            pieces = Interleaved(reader)
+            pieces = Interleaved(reader, after)
             while True:
                 stirred.clear()
                 next_change = self._inside.next_change()
