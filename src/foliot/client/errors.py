@@ -26,6 +26,7 @@ from foliot.resources.problems import Finding, ManifestError, Path, Problem
 from foliot.runtime.outcomes import InUse
 from foliot.store.journal.base import RunHeld, RunTaken
 from foliot.store.sessions.base import SessionArchived, SessionBusy
+from foliot.tools.base import ToolIsolationMissing
 
 BODY: Final = "request body"
 MOST_SHOWN: Final = 200
@@ -34,7 +35,7 @@ _BY_CODE: Final[Mapping[str, type[FoliotError]]] = {
     for each in (
         *(InvalidInput, UsageError, NotFound, Conflict, OutcomeUnknown, Gone, Denied),
         *(SecretError, SecretMissing, Unavailable, FieldConflict, InUse, RunTaken, RunHeld),
-        *(SessionArchived, SessionBusy),
+        *(SessionArchived, SessionBusy, ToolIsolationMissing),
     )
 }
 # For a code that this version does not know, and for what a proxy in between says in its own words.

@@ -454,6 +454,7 @@ class ToolPolicyInvalid(ToolError):
 
 class ToolIsolationMissing(ToolError):
     code, reason, kind = "isolation_unavailable", "tool_isolation_unavailable", "policy_denied"
+    http, exit_code = 403, 6
     retryable = False
 
 

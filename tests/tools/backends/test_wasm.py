@@ -10,12 +10,17 @@ from typing import Any
 
 import pytest
 
+from foliot import Agent, Runtime, ScriptedModel
+from foliot.client.errors import error_of
 from foliot.engine.definition.backends import Backends
+from foliot.engine.definition.freeze import tool_rule
 from foliot.engine.definition.grants import OperatorGrants
 from foliot.errors import Denied, FoliotError, NotHere
 from foliot.kernel.messages import ToolResult
 from foliot.resources.validate import validate_document
 from foliot.sandbox import wasm as engine
+from foliot.settings.settings import load_settings
+from foliot.store.base import Put
 from foliot.tools.backends.wasm import WasmIsolation, WasmTool
 from foliot.tools.base import (
     AuthSpec,
@@ -45,7 +50,7 @@ async def isolation() -> AsyncIterator[WasmIsolation]:
 
 def tool(isolation: WasmIsolation, folder: Path, code: bytes, **more: Any) -> WasmTool:
     path, digest = stored(folder, code)
-    fields = {key: more.pop(key) for key in ("timeout", "auth", "risk", "capabilities") if key in more}
+    fields = {key: more.pop(key) for key in ("timeout", "auth", "risk", "capabilities", "effect") if key in more}
     options = {"wasm": {"module": path, "digest": digest, **more}}
     definition = ToolDefinition("resize", type="wasm", isolation="wasm", options=options, **fields)
     isolation.check(definition)
@@ -163,6 +168,36 @@ async def test_how_it_ended_is_told_and_certainly_had_no_effect(
         await wild.invoke(CALL)
     error = caught.value
     assert (error.code, error.retryable, error.before_effect, error.unknown) == (code, retryable, True, None)
+
+
+@pytest.mark.parametrize("effect", ["once", "idempotent", "read"])
+async def test_a_call_that_was_out_of_time_or_cut_off_is_in_no_doubt(
+    isolation: WasmIsolation, tmp_path: Path, effect: str
+) -> None:
+    late = tool(isolation, tmp_path, system_module(FOREVER), timeout=0.05, effect=effect)
+    error = (await called(late)).error
+    assert error is not None
+    assert (error.code, error.before_effect, "may have" in error.message) == ("timeout", True, False)
+    assert tool_rule(late.definition).effect == "read", "also after a crash there is nothing to ask"
+
+
+async def test_without_wasmtime_a_run_and_a_call_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, digest = stored(tmp_path, answering(OK))
+    monkeypatch.setattr(engine, "find_spec", lambda name: None)
+    async with Runtime(settings=load_settings({"home": str(tmp_path / "home")}, {})) as runtime:
+        document = declared({"type": "wasm", "wasm": {"module": path, "digest": digest}})
+        await runtime.inside.resources.write([Put(document)])
+        agent = Agent("clerk", model=ScriptedModel([{"call": {"resize": {}}}]), tools=["resize"])
+        with pytest.raises(FoliotError) as run:
+            await runtime.run(agent, "go")
+        with pytest.raises(FoliotError) as call:
+            await runtime.tools.call("resize", {}, namespace="default")
+        with pytest.raises(FoliotError) as test:
+            await runtime.tools.test("resize", {}, namespace="default")
+    body = json.dumps({"code": call.value.code, "detail": call.value.message}).encode()
+    served = error_of(call.value.http, body, where="it")
+    said = {(each.code, each.exit_code, each.message) for each in (run.value, call.value, test.value, served)}
+    assert said == {("isolation_unavailable", 6, run.value.message)}
 
 
 async def test_what_it_said_besides_is_in_the_failure(isolation: WasmIsolation, tmp_path: Path) -> None:

@@ -305,7 +305,9 @@ def tool_rule(tool: ToolDefinition) -> ToolRule:
     if tool.deprecated_since:
         instead = f"; use {tool.replaced_by} instead" if tool.replaced_by else ""
         description = f"{description} (Deprecated{instead}.)".lstrip()
-    return ToolRule(ToolSpec(tool.name, description, schema), tool.effect, tool.on_unknown, tool.repeats)
+    # A WebAssembly module reaches nothing outside: a call that was cut off had no effect, whatever the tool declares.
+    effect = "read" if tool.isolation == "wasm" else tool.effect
+    return ToolRule(ToolSpec(tool.name, description, schema), effect, tool.on_unknown, tool.repeats)
 
 
 def with_data_notes(spec: RunSpec, notes: Mapping[str, str]) -> RunSpec:

@@ -139,10 +139,15 @@ async def _connected(inside: Inside) -> AsyncGenerator[McpConnections]:
 
 @contextmanager
 def _callable() -> Generator[None]:
-    """A tool that cannot be called where it should run is no failure of the tool. Raises `Conflict`, `Denied`."""
+    """A tool that cannot be called where it should run is no failure of the tool. Raises `Conflict`, `Denied`.
+
+    `ToolIsolationMissing` stays what it is: a run says the same of the same tool.
+    """
     try:
         yield
-    except (ToolDenied, ToolUnsupported, ToolIsolationMissing) as error:
+    except ToolIsolationMissing:
+        raise
+    except (ToolDenied, ToolUnsupported) as error:
         hint = error.hint or "`foliot tools list` says which tools can be called"
         raise Denied(error.message, hint=hint, **error.details) from None
     except ToolError as error:

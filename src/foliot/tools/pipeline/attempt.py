@@ -275,6 +275,8 @@ class Attempt:
         self._name = definition.name
         self._timeout = definition.attempt_timeout
         self._idle = definition.idle_timeout
+        # A module has no way to anything outside.
+        self._acts = definition.isolation != "wasm"
         self._clock = clock
         self._grace = grace
 
@@ -322,6 +324,7 @@ class Attempt:
         if goes_on:
             end = GOES_ON
         error = ToolTimeout(f"{said}{end}", timeout_scope=bounded.expired, forced=bounded.forced)
+        error.before_effect = not self._acts
         if goes_on:
             error.still_running = error.details["still_running"] = True
         return error
