@@ -932,6 +932,32 @@ GRANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        ("Tool", {"endpoint": "https://api.example/", "auth": {"profile": "bearer", "secretRef": "vault"}}),
+        ("Tool", {**FENCED, "sandbox": sending("vault", "api.example")}),
+        ("Agent", {**AGENT, "sandbox": sending("vault", "api.example")}),
+        ("ModelEndpoint", {**OPENAI, "base_url": "https://api.example/v1", "auth": {"secretRef": "vault"}}),
+        ("TaskWebhook", {"task_ref": "t", "auth": {"profile": "generic", "secret_ref": "vault"}}),
+    ],
+)
+async def test_a_secret_of_the_environment_is_refused_when_declared_as_when_used(
+    site: Site, monkeypatch: pytest.MonkeyPatch, kind: str, spec: dict[str, Any]
+) -> None:
+    """Only the operator sends them: nobody has bound them to a host."""
+    made = document(kind, "x", spec)
+    taken = await site.call("author and operator", "POST", "/v1/apply", json=made, params={"dryRun": "true"})
+    assert taken.status_code == 200, "there is no such secret: it may be declared later"
+    monkeypatch.setenv("FOLIOT_SECRET_VAULT", "sesame")
+    for method, where, more in ways(kind, "x", spec):
+        if method == "POST":
+            answer = await site.call("author and operator", method, where, **more)
+            assert (answer.status_code, "vault" in answer.text) == (403, True), answer.text
+    answer = await site.call("root", "POST", "/v1/apply", json=made)
+    assert answer.status_code == 200, answer.text
+
+
 def test_every_grant_of_the_table_is_tried() -> None:
     wanted = {(kind, field.path) for kind, powers in KIND_POWERS.items() for field in powers.fields if field.grant}
     assert wanted == {(kind, path) for kind, path, *_ in GRANTED}

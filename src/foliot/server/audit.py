@@ -17,6 +17,7 @@ from foliot.catalog.apply import find, list_all
 from foliot.catalog.declared import key_of
 from foliot.engine.audit.entry import act_entry
 from foliot.engine.audit.words import Act
+from foliot.engine.definition.endpoints import undeclared_hosts
 from foliot.engine.definition.references import check_declared
 from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, NotFound, Unavailable
 from foliot.resources.agreed import Agreed
@@ -357,7 +358,7 @@ class RecordedStore:
             ref = SecretRef.parse(reference, namespace)
             key = Key("Secret", ref.namespace, ref.name)
             secret = brought.get(key) or await look.find(key)
-            return None if secret is None else spec_of(secret).get("hosts", ())
+            return undeclared_hosts(ref) if secret is None else spec_of(secret).get("hosts", ())
 
         for each in judged:
             # What stays as it is stays declared by whoever declared it.

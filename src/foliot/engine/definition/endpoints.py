@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
@@ -637,10 +638,18 @@ def stored_secrets(
 
 
 async def bound_hosts(store: ResourceStore, reference: str, namespace: str) -> Sequence[str] | None:
-    """The hosts that a Secret of the store is bound to; None for one that is not declared."""
+    """The hosts that a Secret of the store is bound to; None for one that is not declared, as `undeclared_hosts`."""
     ref = SecretRef.parse(reference, namespace)
     try:
         secret = await store.get(Key("Secret", ref.namespace, ref.name))
     except NotFound:
-        return None
+        return undeclared_hosts(ref)
     return secret["spec"].get("hosts", ())
+
+
+def undeclared_hosts(ref: SecretRef, environ: Mapping[str, str] = os.environ) -> Sequence[str] | None:
+    """Nowhere for a secret of the environment, which nobody has bound to a host; None when it is not there either.
+
+    That is not what an empty list says: a webhook may be signed with a declared Secret that names no hosts.
+    """
+    return None if EnvironmentSecrets(environ).variable_of(ref) is None else ("nowhere.invalid",)

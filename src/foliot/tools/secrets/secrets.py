@@ -126,11 +126,17 @@ class EnvironmentSecrets:
 
     async def resolve(self, ref: SecretRef, hosts: Sequence[str] | None = None) -> str:
         _check_bound(hosts, ())
+        if (variable := self.variable_of(ref)) is not None:
+            return _usable(self._environ[variable], f"the environment variable {variable}")
+        raise NotFound(f"secret {ref} is not in the environment", hint=f"set {next(self.variables(ref))}")
+
+    def variable_of(self, ref: SecretRef) -> str | None:
+        """The variable that holds a secret; None when it is not in the environment."""
         for variable in self.variables(ref):
             readable = variable not in _SETTINGS and (self._allow is None or variable in self._allow)
-            if readable and (value := self._environ.get(variable)) is not None:
-                return _usable(value, f"the environment variable {variable}")
-        raise NotFound(f"secret {ref} is not in the environment", hint=f"set {next(self.variables(ref))}")
+            if readable and variable in self._environ:
+                return variable
+        return None
 
     def variables(self, ref: SecretRef) -> Iterator[str]:
         """Yields the names of the variables to look for, in order."""
