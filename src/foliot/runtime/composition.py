@@ -385,7 +385,7 @@ def _assembled(
     runs.workspaces = workspaces
     sessions = None
     if database is not None:
-        sessions = SessionService(database, journal, around.turns, clock=clock)
+        sessions = SessionService(database, journal, around.turns, clock=clock, questions=questions)
         runs.turn_settlement = sessions.keeper.settlement
         runs.turn_files = sessions.files.of_run
     return RuntimeParts(

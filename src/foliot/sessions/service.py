@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from foliot.common.cursors import read_cursor, write_cursor
 from foliot.common.pages import Part
 from foliot.common.suggestions import check_word, suggestion
+from foliot.engine.approval.questions import PreparedAnswer, Questions
 from foliot.engine.base import Clock
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.driver.journal import Specs, signal, storable
@@ -46,9 +47,11 @@ from foliot.store.journal.base import Journal, TransactionBody
 from foliot.store.sessions.assets import SqlAssets
 from foliot.store.sessions.base import (
     Input,
+    InputAnswer,
     NewInput,
     NewSession,
     Place,
+    QuestionClosed,
     Said,
     Session,
     SessionArchived,
@@ -56,12 +59,15 @@ from foliot.store.sessions.base import (
     SessionKind,
 )
 from foliot.store.sessions.database import SqlSessions, input_id
+from foliot.store.sessions.inbox_rules import AgentObject
 from foliot.store.taken import MessageKey
 
 log = logging.getLogger(__name__)
 
 STOPPED: Final = "stopped"
 _CURSOR: Final = "sessions"
+# Others may answer what a turn asks while something is said to it.
+TRIES: Final = 20
 
 
 class SessionService:
@@ -75,7 +81,9 @@ class SessionService:
         *,
         clock: Clock,
         new_id: Callable[[float], str] = new_run_id,
+        questions: Questions | None = None,
     ) -> None:
+        self._questions = questions or Questions(journal, clock=clock)
         self.store = SqlSessions(database)
         stored = SqlAssets(database)
         self.assets = Assets(journal, stored, clock=clock)
@@ -331,12 +339,13 @@ class SessionService:
     ) -> Said:
         """Says something to a session; durable on return. It begins a turn, is heard by the one at work, or waits.
 
-        The same `key` twice is one input, and gives the same outcome; `once` holds over all sessions: what was said
-        before to another one is not said, and `session` names it. `place` is where it came from: inputs of two
-        places are never answered together. When no turn can begin, `problem` says why, and it waits until one can.
-        What `in_transaction` writes is stored with it.
-        Raises `NotFound`, `SessionArchived`, `InvalidInput`, and `Conflict` when the inbox is full or the key belongs
-        to other words.
+        While the turn at work asks something it is the answer, in every mode but `interrupt`; of several questions it
+        begins with the number of one. The same `key` twice is one input, and gives the same outcome; `once` holds over
+        all sessions: what was said before to another one is not said, and `session` names it. `place` is where it came
+        from: inputs of two places are never answered together. When no turn can begin, `problem` says why, and it waits
+        until one can. What `in_transaction` writes is stored with it.
+        Raises `NotFound`, `SessionArchived`, `InvalidInput`, also for no answer to what is asked, and `Conflict` when
+        the inbox is full, the key belongs to other words, or several things are asked and no number is given.
         """
         check_texts(mode=mode)
         word = mode_of(mode)
@@ -365,12 +374,55 @@ class SessionService:
             # Nothing is stored for words that are refused.
             for asset, content in unsaved:
                 await self.assets.add(session.id, asset, content)
-        outcome = await self.store.say(id, new, now=self._clock(), agent=agent, in_transaction=in_transaction)
+        outcome = await self._store_input(session, new, identity, agent, in_transaction)
         if outcome.act == "start":
             return replace(outcome, problem=await self.keeper.begin_next(id, told=True))
         if outcome.act == "wake" or (outcome.run_id and not outcome.again):
             await self._turns.wake(outcome.run_id)  # also one that only has to be taken up: its process may be gone
         return outcome
+
+    async def _store_input(
+        self,
+        session: Session,
+        new: NewInput,
+        identity: Identity | None,
+        agent: AgentObject | None,
+        in_transaction: TransactionBody | None,
+    ) -> Said:
+        """Stores what is said: as the answer to what the turn at work asks, if it asks something, else as an input.
+
+        An interrupt is never an answer. Raises as `say`.
+        """
+        for _ in range(TRIES):
+            try:
+                answer = await self._answer(session, new, identity)
+            except (Conflict, InvalidInput):
+                if await self.store.check(session, new, now=self._clock(), agent=agent):
+                    raise
+                answer = None  # it was said before, and was the answer then
+            meant = new if answer is None else replace(new, answer=InputAnswer(answer.signal, answer.seq, answer.body))
+            try:
+                said = await self.store.say(
+                    session.id, meant, now=self._clock(), agent=agent, in_transaction=in_transaction
+                )
+            except QuestionClosed:
+                session = await self.store.get(session.id)
+                continue
+            if answer is not None and not said.again:
+                answer.record.tell()
+                return replace(said, answered=answer.call)
+            return said
+        raise Conflict(f"session {session.id} changes too often to be told something", hint="try again", retryable=True)
+
+    async def _answer(self, session: Session, new: NewInput, identity: Identity | None) -> PreparedAnswer | None:
+        if not session.turn or new.mode == "interrupt":
+            return None
+        user = session.place.user
+        text = new.message.text
+        found = await self._questions.prepare(session.turn, text, by=user, actor=new.by)
+        if found is not None and any(isinstance(part, Media) for part in new.message.parts):
+            raise InvalidInput("a question is open, and its answer is text: no file was taken")
+        return found
 
     async def stop(
         self,

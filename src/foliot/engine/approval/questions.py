@@ -7,15 +7,17 @@ one, and whoever gave the other is told. It waits in the store until somebody ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
 from foliot.common.cursors import read_key, write_cursor
 from foliot.common.pages import Part, read_all
-from foliot.engine.approval.records import DecisionLog, call_document
+from foliot.common.text import one_line, visible
+from foliot.engine.approval.records import DecisionLog, DecisionRecord, call_document
 from foliot.engine.driver.journal import load_run, signal
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.messages import Media
@@ -25,6 +27,7 @@ from foliot.kernel.run.state import State
 from foliot.store.journal.base import TERMINAL, DecidedBefore, Entry, Journal, RunInfo, Signal, TransactionBody
 from foliot.tools.secrets.masking import Masker
 
+_NUMBERED: Final = re.compile(r"\s*#?([0-9]{1,3})(?:\s*[:.)]\s*|\s+)(.*\S)\s*", re.DOTALL)
 LONGEST_ANSWER: Final = 100_000
 LONGEST_RESULT: Final = 1_000_000
 AT_ONCE: Final = 500
@@ -53,6 +56,39 @@ def questions_of(state: State) -> list[OpenQuestion]:
         for call in state.calls
         if isinstance(asked := call.awaited, QuestionAsked)
     ]
+
+
+def number_questions(state: State) -> dict[int, OpenQuestion]:
+    """Returns the open questions of a run to people by number: that of all its step has asked, answered or not."""
+    put = [call for call in state.calls if call.question is not None and not call.question.client]
+    asked = {each.call_id: each for each in questions_of(state)}
+    return {number: asked[call.id] for number, call in enumerate(put, 1) if call.id in asked}
+
+
+def list_questions(asked: Mapping[int, OpenQuestion]) -> str:
+    """Shows questions with their choices, and with their numbers where there are several."""
+    shown: list[str] = []
+    for number, each in asked.items():
+        head = f"{number}: " if len(asked) > 1 else ""
+        choices = (f"  {place}  {one_line(choice)}" for place, choice in enumerate(each.choices, 1))
+        shown.append("\n".join((head + visible(each.question), *choices)))
+    return "\n".join(shown)
+
+
+def match_answer(asked: Mapping[int, OpenQuestion], text: str) -> tuple[OpenQuestion, str]:
+    """The question that a text answers, and the answer: of several it begins with the number of one.
+
+    Raises `Conflict` with all of them when it names none.
+    """
+    if len(asked) == 1:
+        return next(iter(asked.values())), text
+    found = _NUMBERED.match(text)
+    if found is None or int(found[1]) not in asked:
+        raise Conflict(
+            f"several questions are open, and nothing was answered:\n{list_questions(asked)}",
+            hint=f"begin the answer with the number of its question, such as `{next(iter(asked))}: …`",
+        )
+    return asked[int(found[1])], found[2]
 
 
 def _questions_in(info: RunInfo, entries: Sequence[Entry]) -> list[OpenQuestion]:
@@ -131,6 +167,19 @@ def check_answer(asked: OpenQuestion, text: str) -> str:
         return asked.choices[int(word) - 1]
     listed = "\n".join(f"{number}  {choice}" for number, choice in enumerate(asked.choices, 1))
     raise InvalidInput(f"{word[:80]!r} is not one of the choices:\n{listed}", hint="nothing was answered; try again")
+
+
+class PreparedAnswer(NamedTuple):
+    """An answer that is not stored yet: it counts if its signal is new and its run has no more events than `seq`.
+
+    `record` is written with it, and told afterwards.
+    """
+
+    signal: Signal
+    call: str
+    seq: int
+    record: DecisionRecord
+    body: TransactionBody | None
 
 
 class Questions:
@@ -213,6 +262,34 @@ class Questions:
             ) from None
         record.tell()
         return message
+
+    async def prepare(self, run_id: str, text: str, *, by: str, actor: str = "") -> PreparedAnswer | None:
+        """Returns what a text answers that somebody says to a run; None when it asks nothing that is still open.
+
+        Raises as `match_answer` and `check_answer`.
+        """
+        info, state = await load_run(self._journal, run_id)
+        if info.phase != "waiting":
+            return None
+        left = {each.id for each in await self._journal.signals([run_id])}
+        asked = {
+            number: each
+            for number, each in number_questions(state).items()
+            if answer_id(run_id, each.call_id) not in left
+        }
+        if not asked:
+            return None
+        meant, answer = match_answer(asked, text)
+        said = check_answer(meant, answer)
+        said = self._masker.mask(said) if self._masker is not None and not meant.choices else said
+        call = state.call(meant.call_id)
+        assert call is not None, "what is asked belongs to a call"
+        now, id = self._clock(), answer_id(run_id, meant.call_id)
+        message = signal(run_id, QuestionAnswered(meant.call_id, said, by), now, signal_id=id)
+        record = self._log.new("answered", by, now, actor=actor)
+        return PreparedAnswer(
+            message, meant.call_id, state.seq, record, record.body_for(call_document(state, call, id))
+        )
 
 
 def answer_id(run_id: str, call_id: str) -> str:

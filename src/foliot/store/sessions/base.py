@@ -16,6 +16,7 @@ from foliot.errors import Conflict
 from foliot.kernel.inbox import Outcome, Waiting
 from foliot.kernel.messages import Message
 from foliot.kernel.run.events import InputMode
+from foliot.store.journal.base import Signal, TransactionBody
 from foliot.store.taken import MessageKey
 
 SessionKind: TypeAlias = Literal["main", "chat", "delegate", "task", "scheduler"]
@@ -116,12 +117,28 @@ class FoundTurn(Struct, frozen=True):
     at: float
 
 
+class QuestionClosed(Conflict):
+    """The question that an input was to answer is not open any more, or another answer was faster."""
+
+
+class InputAnswer(Struct, frozen=True):
+    """The answer that an input is to a question of the turn at work, which has `seq` events while it is open.
+
+    What `record` writes is stored with it.
+    """
+
+    signal: Signal
+    seq: int
+    record: TransactionBody | None = None
+
+
 class NewInput(Struct, frozen=True):
     """An input to be stored. The same `id` twice is one input; `digest` tells whether it is the same.
 
     `place` is where it came from (channel, thread): inputs of two places are never joined. `details` are routing,
     provenance and options of its turn, as the rooms above write them; `ORDERED_BY` among them are the others whose
-    order it is. `once` is the key of a message that is taken once whatever session it goes to.
+    order it is. `once` is the key of a message that is taken once whatever session it goes to. `answer`: it is heard by
+    the turn at work as the answer to its question, and by no later one.
     """
 
     id: str
@@ -132,6 +149,7 @@ class NewInput(Struct, frozen=True):
     place: str = ""
     details: dict[str, Any] = {}
     once: MessageKey | None = None
+    answer: InputAnswer | None = None
 
 
 class Input(Struct, frozen=True):
@@ -175,7 +193,8 @@ class Said(Struct, frozen=True):
 
     `act` is what is left to do after the commit: `start` a turn, `wake` the run that was signalled, or nothing.
     `again`: it had been said before, and this is what became of it; `act` is what was left undone. `problem` is why no
-    turn can begin yet. `session` is where it was said, if that is another one than was asked.
+    turn can begin yet. `session` is where it was said, if that is another one than was asked. `answered` is the call
+    whose question it has answered.
     """
 
     seq: int
@@ -186,3 +205,4 @@ class Said(Struct, frozen=True):
     again: bool = False
     problem: str = ""
     session: str = ""
+    answered: str = ""

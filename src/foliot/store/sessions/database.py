@@ -41,10 +41,12 @@ from foliot.store.sessions.base import (
     FoundTurn,
     InboxFull,
     Input,
+    InputAnswer,
     NewInput,
     NewSession,
     OwnerKind,
     Place,
+    QuestionClosed,
     Said,
     Session,
     SessionArchived,
@@ -523,6 +525,8 @@ def _say(
         return _said_again(session, before, new)
     if taken is not None:
         return _said_elsewhere(taken)
+    if new.answer is not None:
+        return (yield from _answer(session, new, new.answer, now, in_transaction))
     waiting = yield from open_inputs("session", session.key)
     rules = (yield from inbox_rules(session, agent)) if waiting else InboxOptions()
     arriving = _arriving(session, new, now)
@@ -552,6 +556,30 @@ def _say(
     if in_transaction is not None:
         yield from in_transaction()
     return said
+
+
+def _answer(
+    session: Session, new: NewInput, answer: InputAnswer, now: float, in_transaction: TransactionBody | None
+) -> Tx[Said]:
+    """Stores an input that answers a question of the turn at work. Raises `QuestionClosed` when it no longer does."""
+    if session.archived_at is not None:
+        raise _archived(session.id)
+    if session.turn != answer.signal.run_id:
+        raise QuestionClosed(f"the turn of session {session.id} that asked is over")
+    first = yield from add_signal(answer.signal)
+    turn = yield from one("run_get", id=session.turn)
+    fence = (yield from one("run_fence", key=turn["key"])) if turn is not None else None
+    if not first or fence is None or fence["last_seq"] != answer.seq:
+        raise QuestionClosed(f"the question of run {session.turn} was answered meanwhile")
+    seq = session.arrivals + 1
+    if new.once is not None:
+        yield from end_message(new.once, seq, "direct")
+    yield from run("session_arrived", key=session.key, arrivals=seq, at=now)
+    yield from add_input("session", session.key, seq, new, Arrival("direct", "offer"), now, session.turn, heard=True)
+    for body in (answer.record, in_transaction):
+        if body is not None:
+            yield from body()
+    return Said(seq, "direct", act="wake", run_id=session.turn)
 
 
 def _drop(owner: int, seq: int, reason: str, *, summarize: bool = False) -> Tx[None]:
@@ -603,11 +631,20 @@ def _check_room(session: Session, arriving: Waiting, waiting: Sequence[Waiting],
 
 
 def add_input(
-    kind: OwnerKind, owner: int, seq: int, new: NewInput, arrival: Arrival, now: float, run_id: str
+    kind: OwnerKind,
+    owner: int,
+    seq: int,
+    new: NewInput,
+    arrival: Arrival,
+    now: float,
+    run_id: str,
+    *,
+    heard: bool = False,
 ) -> Tx[None]:
     """Stores the row of an input. The row of its owner is locked by now, and gave it the number.
 
-    `run_id` is the run at work: the row names it if the run hears of the input, or is to end by it.
+    `run_id` is the run at work: the row names it if the run hears of the input, or is to end by it. One that it has
+    `heard` waits for nothing more.
     """
     offered = arrival.act == "offer"
     yield from run(
@@ -622,7 +659,7 @@ def add_input(
         by_name=new.by,
         place=new.place,
         details=msgspec.json.encode(new.details).decode(),
-        status="offered" if offered else "pending",
+        status="consumed" if heard else "offered" if offered else "pending",
         outcome=arrival.outcome,
         run_id=run_id if arrival.act in ("offer", "stop") else None,
         at=now,

@@ -1,0 +1,154 @@
+"""What a person says while the agent asks something is the answer: whatever the mode, once, and by whoever is first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foliot import Agent, Runtime, ScriptedModel
+from foliot.errors import Conflict, FoliotError, InvalidInput
+from foliot.kernel.identity import Identity
+from foliot.kernel.inbox import MODES
+from foliot.kernel.messages import Media, Message, Text, ToolResult
+from foliot.store.sessions.base import Session
+from tests.channels.kit import opened
+from tests.sessions.kit import place, quiet
+
+ANN = Identity("ann")
+
+
+def asking(*asked: dict[str, Any]) -> dict[str, Any]:
+    return {"call": [{"ask_user": each} for each in asked]}
+
+
+CITY = {"question": "Which city?"}
+DAY = {"question": "Which day?"}
+SIZE = {"question": "Which size?", "choices": ["small", "large"]}
+
+
+def results(messages: Sequence[Message]) -> list[str]:
+    return [part.text for message in messages for part in message.parts if isinstance(part, ToolResult)]
+
+
+class Talk:
+    def __init__(self, runtime: Runtime, session: Session) -> None:
+        self.runtime = runtime
+        self.id = session.id
+
+    async def say(self, text: str | Message, **more: Any) -> Any:
+        return await self.runtime.inside.sessions.say(self.id, text, identity=more.pop("identity", ANN), **more)
+
+    async def asks(self) -> str:
+        """Waits until the turn at work asks something; its run."""
+        async with asyncio.timeout(60):
+            while True:
+                session = await self.runtime.inside.sessions.store.get(self.id)
+                if session.turn and await self.runtime.inside.questions.open(run=session.turn):
+                    return session.turn
+                await asyncio.wait({asyncio.ensure_future(self.runtime.inside.next_change()())}, timeout=0.1)
+
+    async def told(self) -> list[str]:
+        """The results of the calls of the last turn, once all is quiet."""
+        session = await quiet(self.runtime, self.id)
+        _, state = await self.runtime.inside.runs.load(session.head)
+        return results(state.transcript)
+
+
+@asynccontextmanager
+async def talk(store_url: str, home: Path, *steps: Any) -> AsyncIterator[Talk]:
+    model = ScriptedModel([*steps, *[{"say": "Done."}] * 9])
+    async with opened(store_url, home, {}) as runtime:
+        runtime.inside.know(Agent("helper", model=model, tools=["ask_user"]))
+        session = await runtime.inside.sessions.resolve(place(), identity=ANN)
+        yield Talk(runtime, session)
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "interrupt"])
+async def test_the_next_message_is_the_answer(tmp_path: Path, mode: str) -> None:
+    async with talk(f"sqlite:///{tmp_path}/foliot.db", tmp_path, asking(CITY)) as it:
+        await it.say("Book a flight")
+        run = await it.asks()
+        said = await it.say("Turin", mode=mode)
+        assert (said.outcome, said.run_id, bool(said.answered)) == ("direct", run, True)
+        assert await it.told() == ["Turin"]
+        (session,) = (await it.runtime.inside.sessions.list("default", identity=None)).items
+        assert session.turns == 1, "the answer begins no turn"
+        heard = await it.runtime.inside.sessions.inputs(it.id, identity=ANN)
+        assert [(each.status, each.message.text if each.message else "") for each in heard][-1] == ("consumed", "Turin")
+        outcomes = [each.body["outcome"] for each in await it.runtime.audit.list(limit=20)]
+        assert outcomes.count("answered") == 1
+
+
+async def test_an_interrupt_is_no_answer(store_url: str, tmp_path: Path) -> None:
+    async with talk(store_url, tmp_path, asking(CITY)) as it:
+        await it.say("Book a flight")
+        await it.asks()
+        said = await it.say("Forget it", mode="interrupt")
+        assert (said.outcome, said.answered) == ("interrupted", "")
+        assert (await quiet(it.runtime, it.id)).turns == 2
+
+
+async def test_of_several_questions_the_message_says_which(store_url: str, tmp_path: Path) -> None:
+    async with talk(store_url, tmp_path, asking(CITY, DAY)) as it:
+        await it.say("Book a flight")
+        await it.asks()
+        with pytest.raises(Conflict, match=r"1: Which city\?\n2: Which day\?"):
+            await it.say("Turin")
+        assert (await it.say("2: on Friday")).answered
+        assert (await it.say("Turin, not Rome")).answered  # one is left
+        assert await it.told() == ["Turin, not Rome", "on Friday"]
+
+
+async def test_an_answer_that_is_no_choice_and_a_file_are_refused_in_words(store_url: str, tmp_path: Path) -> None:
+    async with talk(store_url, tmp_path, asking(SIZE)) as it:
+        await it.say("Buy a shirt")
+        await it.asks()
+        with pytest.raises(InvalidInput, match="not one of the choices"):
+            await it.say("huge")
+        with pytest.raises(FoliotError, match=r"no file was taken|the model"):
+            await it.say(Message("user", (Text("large"), Media("image/png", data="iVBORw0KGgo="))))
+        assert (await it.say("2", key="k")).answered
+        assert await it.told() == ["large"]
+        assert (await it.say("2", key="k")).again
+
+
+async def test_the_answer_is_taken_once_whoever_says_it_again(store_url: str, tmp_path: Path) -> None:
+    async with talk(store_url, tmp_path, asking(CITY)) as it:
+        await it.say("Book a flight", key="first")
+        await it.asks()
+        told = await asyncio.gather(
+            *(it.say("Turin", key="k") for _ in range(3)), *(it.say(f"City {n}", key=f"k{n}") for n in range(3))
+        )
+        assert sum(1 for each in told if each.answered) == 1
+        session = await quiet(it.runtime, it.id)
+        heard = await it.runtime.inside.sessions.inputs(it.id, identity=ANN)
+        assert len(heard) == 5, "each key is one input"
+        assert session.turns == 4, "what was no answer is answered afterwards"
+
+
+async def test_after_an_answer_from_elsewhere_what_is_said_is_no_answer(store_url: str, tmp_path: Path) -> None:
+    async with talk(store_url, tmp_path, asking(CITY)) as it:
+        await it.say("Book a flight")
+        run = await it.asks()
+        await it.runtime.questions.answer(run, "Rome", by="ann")
+        said = await it.say("Turin")
+        assert said.answered == ""
+        session = await quiet(it.runtime, it.id)
+        first = await it.runtime.inside.sessions.history(it.id, identity=ANN)
+        assert session.turns == 2
+        assert results(first[0].messages) == ["Rome"]
+
+
+async def test_another_user_answers_nothing(store_url: str, tmp_path: Path) -> None:
+    async with talk(store_url, tmp_path, asking(CITY)) as it:
+        await it.say("Book a flight")
+        await it.asks()
+        with pytest.raises(FoliotError, match="no session"):
+            await it.say("Turin", identity=Identity("bob"))
+        assert (await it.say("Rome", identity=Identity("ann", by="ima"))).answered
+        assert await it.told() == ["Rome"]
