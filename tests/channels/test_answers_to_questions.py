@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from foliot import Agent, Runtime, ScriptedModel
 from foliot.errors import Conflict, FoliotError, InvalidInput
 from foliot.kernel.identity import Identity
 from foliot.kernel.inbox import MODES
 from foliot.kernel.messages import Media, Message, Text, ToolResult
-from foliot.store.sessions.base import Session
+from foliot.kernel.run.feedback import user_message
+from foliot.store.sessions.base import InputAnswer, NewInput, QuestionClosed, Session
 from tests.channels.kit import opened
 from tests.sessions.kit import place, quiet
 
@@ -152,3 +154,35 @@ async def test_another_user_answers_nothing(store_url: str, tmp_path: Path) -> N
             await it.say("Turin", identity=Identity("bob"))
         assert (await it.say("Rome", identity=Identity("ann", by="ima"))).answered
         assert await it.told() == ["Rome"]
+
+
+async def test_a_question_outlives_the_process_that_asked_it(store_url: str, tmp_path: Path) -> None:
+    steps = [asking(CITY), {"say": "Done."}]
+    async with talk(store_url, tmp_path, *steps) as it:
+        await it.say("Book a flight")
+        await it.asks()
+    async with talk(store_url, tmp_path, *steps) as it:
+        said = await it.say("Turin", key="k")
+        assert said.answered
+        assert await it.told() == ["Turin"]
+        assert (await it.say("Turin", key="k")).again
+
+
+async def test_an_answer_is_heard_when_its_process_dies_before_it_wakes_the_turn(
+    store_url: str, tmp_path: Path
+) -> None:
+    async with talk(store_url, tmp_path, asking(CITY)) as it:
+        await it.say("Book a flight")
+        run = await it.asks()
+        inside = it.runtime.inside
+        found = await inside.questions.prepare(run, "Turin", by="ann")
+        assert found is not None
+        new = NewInput(
+            "k", "followup", user_message("Turin"), "d", answer=InputAnswer(found.signal, found.seq, found.body)
+        )
+        await inside.sessions.store.say(it.id, new, now=inside.clock())  # and nobody is woken
+        with pytest.raises(QuestionClosed):
+            await inside.sessions.store.say(it.id, replace(new, id="other"), now=inside.clock())
+    async with talk(store_url, tmp_path, asking(CITY), {"say": "Done."}) as it:
+        await it.runtime.inside.background.wake(run)
+        assert await it.told() == ["Turin"]

@@ -173,7 +173,17 @@ async def test_somebody_who_is_not_listed_is_refused(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"\xff\xfe", b"[" * 100_000, b'{"user": "zoe", "admin": true}', b'{"user": 7}', b"null"]
+    "body",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"user": "zoe", "admin": true}',
+        b'{"user": 7}',
+        b"null",
+        b'{"user":"mallory","text":"x","user":"zoe"}',
+        b'{"user":"zoe","text":"x","attachments":[{"a":1,"a":2}]}',
+    ],
 )
 async def test_a_body_that_is_no_message_is_refused(desk: Desk, body: bytes) -> None:
     assert (await desk.post(body)).status_code == 400
@@ -229,6 +239,19 @@ async def test_people_are_told_once_that_an_answer_waits_for_an_approval(desk: D
     await runtime.approvals.approve(request["metadata"]["name"])
     texts = [posted["text"] for _, posted in await receiver.answers(3)]
     assert texts[1] == "It is paid."
+
+
+async def test_a_question_is_posted_and_the_next_message_is_its_answer(desk: Desk, receiver: Receiver) -> None:
+    ask = {"call": {"ask_user": {"question": "Which city?"}}}
+    desk.runtime.inside.know(Agent("helper", model=ScriptedModel([ask, {"say": "Booked."}]), tools=["ask_user"]))
+    assert (await desk.post({"user": "zoe", "text": "Book it."})).status_code == 202
+    ((_, told),) = await receiver.answers(1)
+    assert told["text"] == "Your next message is the answer.\nWhich city?"
+    answers = [(await desk.post({"user": "zoe", "text": "Turin"}, id="m2")).json() for _ in range(2)]
+    assert [(each["outcome"], each["duplicate"]) for each in answers] == [("direct", False), ("direct", True)]
+    assert (await receiver.answers(2))[1][1]["text"] == "Booked."
+    (session,) = (await desk.runtime.inside.sessions.list("default", identity=None)).items
+    assert (session.turns, session.arrivals) == (1, 2)
 
 
 async def test_an_answer_that_was_not_taken_is_posted_again_under_its_key(desk: Desk, receiver: Receiver) -> None:

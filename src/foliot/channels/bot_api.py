@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from foliot.channels.base import DeliveryFailed, Token
 from foliot.errors import FoliotError
+from foliot.kernel.arguments import read_json
 from foliot.tools.base import ToolError
 from foliot.tools.outbound.client import OutboundClient, Patience
 
@@ -111,7 +112,7 @@ class BotApi:
         for raw in msgspec.json.decode(result, type=list[msgspec.Raw]):
             number = msgspec.json.decode(raw, type=_Number).update_id
             try:
-                found.append((number, msgspec.json.decode(raw, type=Update)))
+                found.append((number, msgspec.convert(read_json(bytes(raw)), Update)))
             except msgspec.ValidationError:
                 found.append((number, None))
         return found

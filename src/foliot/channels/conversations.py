@@ -6,7 +6,8 @@
                  with /agent, among those that the channel declares
     session      the one that is active for agent, user and place; the same user has one over all platforms in private,
                  and one for each group and each thread of a channel
-    command      /new and the like are done here, once for each message; any other text is chat
+    command      /new and the like are done here, once for each message, and `approve CODE` and `deny CODE` decide an
+                 approval; any other text is chat, and the answer to what the agent asks
 
 The order of what is said is that of the inbox of the session. Answers are deliveries of its turns; those of commands
 are stored as deliveries too. A message is taken once for its channel (`TakenMessages`), whatever session it goes to:
@@ -21,12 +22,15 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
 
+from foliot.channels.approvals import ApprovalDesk
 from foliot.channels.base import ChannelMember, DeclaredChannel, Incoming, Received
+from foliot.engine.approval.notices import read_order
 from foliot.engine.base import Clock
 from foliot.errors import Conflict, FoliotError, NotFound, Unavailable
 from foliot.kernel.identity import Identity, acting
@@ -90,6 +94,7 @@ class _Speaker(NamedTuple):
     agent: str
     place: Place
     identity: Identity
+    link: StoredLink | None = None
 
     @property
     def context(self) -> str:
@@ -105,7 +110,10 @@ class _Speaker(NamedTuple):
 class Conversations:
     """Receives what channels take in, for the sessions of one process."""
 
-    def __init__(self, sessions: SessionService, database: Database, *, clock: Clock) -> None:
+    def __init__(
+        self, sessions: SessionService, database: Database, *, clock: Clock, approvals: ApprovalDesk | None = None
+    ) -> None:
+        self._approvals = approvals
         self._sessions = sessions
         self._readers = ChannelReaders(database)
         self._tokens = SqlTokens(database)
@@ -141,6 +149,9 @@ class Conversations:
         speaker = await self._speaker(channel, incoming, known_sender)
         word, rest = _command_of(incoming.text)
         command = self._commands.get(word)
+        if (order := read_order(incoming.text)) is not None:
+            word, rest = order
+            command = partial(self._decide, word)
         try:
             if command is None:
                 return await self._say(speaker, address, key)
@@ -225,7 +236,7 @@ class Conversations:
         declared = channel.groups[incoming.group].agent if incoming.group else member.agent
         agent = declared or channel.agent
         place = Place(channel.namespace, agent, member.user, "")
-        speaker = _Speaker(channel, incoming, member, agent, place, identity)
+        speaker = _Speaker(channel, incoming, member, agent, place, identity, known.link)
         chosen = await self._readers.choice(channel.uid, speaker.chat)
         if chosen in channel.agents:  # what is no longer declared is no longer a choice
             agent = chosen
@@ -299,6 +310,12 @@ class Conversations:
     async def _config(self, speaker: _Speaker, rest: str, target: str) -> str:
         """Refuses a secret. It is a command, so that what follows it reaches no model and no history."""
         return "Secrets are not taken from a chat, and this one was not kept: they are declared by the operator."
+
+    async def _decide(self, verb: str, speaker: _Speaker, code: str, target: str) -> str:
+        if self._approvals is None:
+            return "Approvals are not decided here."
+        channel, incoming = speaker.channel, speaker.incoming
+        return await self._approvals.decide(channel, speaker.link, _address(channel, incoming), verb, code)
 
     async def _new(self, speaker: _Speaker, rest: str, target: str) -> str:
         """Begins another session. Its id comes from the message, so the same message twice begins one."""

@@ -13,6 +13,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, Final
 
+from foliot.channels.approvals import ApprovalDesk
 from foliot.channels.base import Channel, ChannelContext, DeclaredChannel, DeliveryFailed, read_channel
 from foliot.channels.bot_api import BotApi
 from foliot.channels.conversations import Conversations
@@ -54,7 +55,9 @@ class ChannelKeeper:
         self.outbox = Outbox(database)
         self.readers = ChannelReaders(database)
         self.taken = TakenMessages(database)
-        self.conversations = Conversations(inside.sessions, database, clock=inside.clock)
+        self.conversations = Conversations(
+            inside.sessions, database, clock=inside.clock, approvals=ApprovalDesk(inside)
+        )
         holder = str(inside.runs.worker)
         reaches = self.conversations.reaches
         self.deliveries = Deliveries(self.outbox, inside.runs, self.find, reaches, clock=inside.clock, holder=holder)

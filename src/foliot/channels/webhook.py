@@ -17,6 +17,7 @@ from foliot.channels.base import DeclaredChannel, DeliveryFailed, Incoming, Noti
 from foliot.channels.conversations import Conversations
 from foliot.engine.base import Clock
 from foliot.errors import Conflict, FoliotError, SecretError
+from foliot.kernel.arguments import read_json
 from foliot.kernel.messages import Media
 from foliot.kernel.routing import bounded_key
 from foliot.store.sessions.base import InboxFull
@@ -103,7 +104,7 @@ class WebhookChannel:
         if len(id) > LONGEST_ID:
             return _refusal(400, f"webhook-id is longer than {LONGEST_ID} characters")
         try:
-            posted = msgspec.json.decode(body, type=PostedMessage)
+            posted = msgspec.convert(read_json(body), PostedMessage)
         except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
             return _refusal(400, f"the message cannot be read: {error}")
         if not posted.text.strip():

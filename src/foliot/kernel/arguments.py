@@ -142,6 +142,18 @@ def repeated_name(text: str | bytes, value: Any) -> str:
     return ""
 
 
+def read_json(text: bytes) -> Any:
+    """Returns the value of a JSON text from outside, in which no object has a name twice.
+
+    Raises `msgspec.ValidationError` for one that has, and what msgspec raises for what is not JSON. Whoever signs or
+    checks such a text may have read the other of the two values.
+    """
+    value = msgspec.json.decode(text)
+    if problem := repeated_name(text, value):
+        raise msgspec.ValidationError(problem)
+    return value
+
+
 # --- one value ---------------------------------------------------------------------------------------------------
 
 

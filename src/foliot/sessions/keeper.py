@@ -36,6 +36,7 @@ from foliot.sessions.turns import (
 from foliot.store.journal.base import JournalConflict, RunTaken
 from foliot.store.sessions.base import NONE_DROPPED, Dropped, Session, SessionBusy
 from foliot.store.sessions.database import SqlSessions, begin_turn
+from foliot.tools.secrets.masking import Masker
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +55,16 @@ class TurnKeeper:
     """The turns of all sessions, as one process begins them."""
 
     def __init__(
-        self, store: SqlSessions, turns: TurnRuns, *, clock: Clock, new_id: Callable[[float], str] = new_run_id
+        self,
+        store: SqlSessions,
+        turns: TurnRuns,
+        *,
+        clock: Clock,
+        new_id: Callable[[float], str] = new_run_id,
+        masker: Masker | None = None,
     ) -> None:
         self._store = store
+        self._masker = masker
         self._turns = turns
         self._clock = clock
         self._new_id = new_id
@@ -69,7 +77,7 @@ class TurnKeeper:
     def settlement(self, state: State) -> TurnSettlement:
         """Returns what the end of a run that is a turn brings about; for `Runs.turn_settlement`."""
         assert state.created is not None, "only a run that was created is driven"
-        return TurnSettlement(state.created.session, self.look, clock=self._clock)
+        return TurnSettlement(state.created.session, self.look, clock=self._clock, masker=self._masker)
 
     def look(self, id: str) -> None:
         """Has the next turn of a session begin in the background, if one is due."""

@@ -93,7 +93,7 @@ class SessionService:
         self._turns = turns
         self._clock = clock
         self._new_id = new_id
-        self.keeper = TurnKeeper(self.store, turns, clock=clock, new_id=new_id)
+        self.keeper = TurnKeeper(self.store, turns, clock=clock, new_id=new_id, masker=self._questions.masker)
 
     # --- sessions ------------------------------------------------------------------------------------------------
 
@@ -412,7 +412,7 @@ class SessionService:
                 answer.record.tell()
                 return replace(said, answered=answer.call)
             return said
-        raise Conflict(f"session {session.id} changes too often to be told something", hint="try again", retryable=True)
+        raise Conflict(f"session {session.id} changes too often", hint="try again", retryable=True)
 
     async def _answer(self, session: Session, new: NewInput, identity: Identity | None) -> PreparedAnswer | None:
         if not session.turn or new.mode == "interrupt":

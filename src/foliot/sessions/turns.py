@@ -8,12 +8,13 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from foliot.engine.approval.notices import describe_asks, notice_key
 from foliot.engine.base import Clock
 from foliot.errors import InvalidInput
 from foliot.kernel.identity import Identity
 from foliot.kernel.inbox import line_of
 from foliot.kernel.messages import Media, Message, Number, Text
-from foliot.kernel.routing import bounded_key, read_details
+from foliot.kernel.routing import read_details
 from foliot.kernel.run.budget import narrow
 from foliot.kernel.run.events import RunRetried, RunSucceeded, Terminal
 from foliot.kernel.run.feedback import user_message
@@ -24,6 +25,7 @@ from foliot.sessions.history import texts_of
 from foliot.store.journal.base import TransactionBody
 from foliot.store.sessions.base import NONE_DROPPED, ORDERED_BY, Dropped, Input, Session
 from foliot.store.sessions.database import end_turn, tell_of_wait
+from foliot.tools.secrets.masking import Masker
 
 # A turn has half an hour, unless it or its agent says otherwise. Waiting for people does not count.
 MAX_SECONDS: Final = 1800.0
@@ -37,6 +39,7 @@ WAITS: Final[Mapping[str, str]] = {
     "what you write meanwhile is answered after that.",
     "unknown_effect": "I do not know whether a step has taken effect, and somebody has to find out before I go on. "
     "What you write meanwhile is answered after that.",
+    "input": "",
     "budget": "A limit on spending has been reached. I continue when there is room again; "
     "what you write meanwhile is answered after that.",
 }
@@ -171,8 +174,11 @@ def said_details(details: dict[str, Any]) -> dict[str, Any]:
 class TurnSettlement:
     """The session that a run is a turn of: its end moves the head, and lets the next turn begin."""
 
-    def __init__(self, session: str, over: Callable[[str], None], *, clock: Clock) -> None:
+    def __init__(
+        self, session: str, over: Callable[[str], None], *, clock: Clock, masker: Masker | None = None
+    ) -> None:
         self._session = session
+        self._masker = masker
         self._over = over
         self._clock = clock
         self._ended = False
@@ -194,8 +200,9 @@ class TurnSettlement:
         waiting = state.waiting
         if waiting is None or (words := WAITS.get(waiting.reason)) is None:
             return None  # it goes on by itself
-        key = bounded_key(f"{state.run_id}:", f"{waiting.reason}:{':'.join(waiting.calls)}")
-        return tell_of_wait(self._session, state.run_id, key, words, now=self._clock())
+        asks = describe_asks(state, self._masker) if waiting.reason in ("approval", "input") else ""
+        text = "\n\n".join(part for part in (words, asks) if part)
+        return tell_of_wait(self._session, state.run_id, notice_key(state), text, now=self._clock()) if text else None
 
     async def settled(self) -> None:
         """Has the next turn begin, if something waits."""

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 import msgspec
 from msgspec import Struct, field, structs
 
+from foliot.kernel.arguments import read_json
 from foliot.kernel.json_texts import MOST_VALUES, has_more_values
 from foliot.tools.base import (
     Invocation,
@@ -270,8 +271,9 @@ def decode_response(data: bytes | str) -> ToolResponse:
     if has_more_values(data.encode() if isinstance(data, str) else data):
         raise ToolAnswerLost(f"the answer has more than {MOST_VALUES:,} values", retryable=False)
     try:
+        read_json(data.encode() if isinstance(data, str) else data)
         response = _responses.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ToolAnswerLost(f"the answer is not a contract {VERSION} response: {error}") from None
     if _word(response.tool_contract_version) not in ("", VERSION):
         raise ToolAnswerLost(f"the answer speaks another contract than {VERSION}", expected=VERSION)

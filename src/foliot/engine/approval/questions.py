@@ -196,7 +196,7 @@ class Questions:
         """`masker` hides from an answer what is known to be secret; `log` keeps a record of each."""
         self._journal = journal
         self._clock = clock
-        self._masker = masker
+        self.masker = masker
         self._log = log or DecisionLog()
 
     async def open(self, namespace: str | None = None, *, run: str | None = None) -> list[OpenQuestion]:
@@ -244,7 +244,7 @@ class Questions:
         info, state = await load_run(self._journal, run_id)
         asked = find_question(info, state, call)
         said = check_answer(asked, text)
-        said = self._masker.mask(said) if self._masker is not None and not asked.choices else said
+        said = self.masker.mask(said) if self.masker is not None and not asked.choices else said
         fact = QuestionAnswered(asked.call_id, said, by, files=files if asked.client else ())
         message = signal(run_id, fact, self._clock(), signal_id=answer_id(run_id, asked.call_id))
         record = self._log.new("answered", by, self._clock(), actor=actor, in_transaction=in_transaction)
@@ -281,7 +281,7 @@ class Questions:
             return None
         meant, answer = match_answer(asked, text)
         said = check_answer(meant, answer)
-        said = self._masker.mask(said) if self._masker is not None and not meant.choices else said
+        said = self.masker.mask(said) if self.masker is not None and not meant.choices else said
         call = state.call(meant.call_id)
         assert call is not None, "what is asked belongs to a call"
         now, id = self._clock(), answer_id(run_id, meant.call_id)

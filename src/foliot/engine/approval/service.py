@@ -35,7 +35,7 @@ from foliot.engine.approval.grants import People, by_name, give_standing, revoke
 from foliot.engine.approval.records import DecisionLog, DecisionRecord
 from foliot.engine.base import Clock
 from foliot.engine.driver.journal import load_run, signal
-from foliot.errors import Conflict, InvalidInput, NotFound
+from foliot.errors import Conflict, Denied, InvalidInput, NotFound
 from foliot.kernel.arguments import arguments_digest, canonical, parse_object, problem_of
 from foliot.kernel.identity import Person
 from foliot.kernel.run.events import ApprovalDecided, ApprovalRequested
@@ -256,6 +256,7 @@ class ApprovalService:
         arguments: dict[str, Any] | None = None,
         digest: str = "",
         actor: str = "",
+        through: str = "",
         in_transaction: TransactionBody | None = None,
     ) -> Decided:
         """Decide, and tell the run. `arguments` are what is run instead when the decision is "edit".
@@ -263,8 +264,10 @@ class ApprovalService:
         One denial denies. Where several must approve, each approval is a vote, and an edit is the first vote for other
         arguments: those that were given before count no more. `digest` is that of the arguments which were looked at:
         it must be given where several have to approve, and where somebody has edited them.
-        Masked values that were left as shown stand for the real ones. `actor` is who decides in the name of `by`, here
-        and below; it is recorded too. The record, and what `in_transaction` writes, are stored with it or not at all.
+        Masked values that were left as shown stand for the real ones. `through` is on whose word `by` is believed to be
+        who decides: where four eyes are asked for, it is not the word of who asks either. `actor` is who decides in the
+        name of `by`, here and below; it is recorded too. The record, and what `in_transaction` writes, are stored with
+        it or not at all.
         Raises `Conflict` when it was decided before (the error says by whom and when), has expired, the run no longer
         waits for it, `by` has voted already, or the arguments are no longer those of `digest`; `Denied` when `by` is
         not one of the approvers, or is who asks; `InvalidInput` for arguments that do not fit the tool; `NotFound`.
@@ -280,7 +283,13 @@ class ApprovalService:
             asked = call.approval
             assert asked is not None, "a parked call has its question"
             voter = await self._people(by)
-            check_voter(name, asked, await self._askers(state) if asked.four_eyes else (), voter)
+            askers = await self._askers(state) if asked.four_eyes else ()
+            check_voter(name, asked, askers, voter)
+            if through and (await self._people(through)).is_among(askers):
+                raise Denied(
+                    f"approval {name} is not decided here: {through} says who writes here, and has a part in the run",
+                    hint="decide it with `foliot approvals` or over HTTP",
+                )
             proposed = document["status"].get("proposed_digest")
             if not digest and decision != "deny" and (proposed or asked.required > 1):
                 raise Conflict(

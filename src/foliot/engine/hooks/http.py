@@ -20,6 +20,7 @@ from foliot.engine.hooks.base import HookAct, HookAnswer, HookBlock, HookChange
 from foliot.engine.hooks.chain import LARGEST, HookFailed
 from foliot.engine.hooks.declared import HttpTarget
 from foliot.errors import FoliotError
+from foliot.kernel.arguments import read_json
 from foliot.tools.outbound.client import OutboundClient
 from foliot.tools.secrets.secrets import Secrets
 
@@ -81,7 +82,9 @@ def as_data(act: HookAct) -> dict[str, Any]:
 def read(body: bytes) -> HookAnswer:
     """The answer of a server. Raises `HookFailed` for anything that it may not say."""
     try:
-        said: Any = msgspec.json.decode(body) if body.strip() else {}
+        said: Any = read_json(body) if body.strip() else {}
+    except msgspec.ValidationError as error:
+        raise HookFailed(f"its answer has two readings: {error}") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise HookFailed("its answer is not JSON") from None
     given = cast("dict[str, Any]", said) if isinstance(said, dict) else {"": said}

@@ -554,7 +554,12 @@ class _Work:
         line = await program.line()
         if line is None:
             return False
-        found = parsed(line)
+        try:
+            found = parsed(line)
+        except msgspec.ValidationError as error:
+            raise RunnerFailed(
+                f"a line of its program has two readings: {error}", hint="say each name once in an object"
+            ) from None
         if found is not None:
             try:
                 meaning = self._adapter.read(found)

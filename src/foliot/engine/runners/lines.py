@@ -31,7 +31,7 @@ from typing import Any, Final, TypeAlias, cast
 import msgspec
 from msgspec import Struct
 
-from foliot.kernel.arguments import DEEPEST
+from foliot.kernel.arguments import DEEPEST, read_json
 from foliot.kernel.execution import Outcome
 from foliot.kernel.json_texts import deeper_than
 from foliot.kernel.messages import Message, Text, ToolCall, ToolResult, Usage
@@ -97,11 +97,13 @@ _OUTCOMES: Final = frozenset({"error", "timeout", "cancelled", "lost"})
 
 
 def parsed(line: bytes) -> Mapping[str, Any] | None:
-    """The object of a line; None for a line that is none."""
+    """The object of a line; None for a line that is none. Raises `msgspec.ValidationError` for a name twice in one."""
     if line.lstrip()[:1] != b"{":
         return None
     try:
-        found = msgspec.json.decode(line)
+        found = read_json(line)
+    except msgspec.ValidationError:
+        raise
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     # How deep the stack is differs from place to place: what can be read here must be written elsewhere.

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 import msgspec
 from msgspec import Struct
 
-from foliot.kernel.arguments import repeated_name
+from foliot.kernel.arguments import read_json
 from foliot.kernel.messages import Media, Text, ToolFailure, ToolResult
 from foliot.kernel.run.codec import settled
 from foliot.tools.base import ToolAnswerLost, ToolError
@@ -142,11 +142,9 @@ def decode_call(data: bytes) -> tuple[CallMessage, Meta]:
     raw = _open(data, "tool_call")
     try:
         call = _call.decode(raw.payload)
-        repeated = repeated_name(data, msgspec.json.decode(data))
+        read_json(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Poison(f"not a tool call: {error}") from None
-    if repeated:
-        raise Poison(f"not a tool call: {repeated}")
     for value, what in (
         (call.id, "tool call id required"),
         (call.name, "tool call function name required"),
@@ -166,8 +164,9 @@ def decode_result(data: bytes) -> ResultMessage:
     """A result. Raises `Poison`."""
     raw = _open(data, "tool_result")
     try:
+        read_json(data)
         result = _result.decode(raw.payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Poison(f"not a tool result: {error}") from None
     if not result.call_id.strip():
         raise Poison("tool result call_id required")

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, cast
 from msgspec import Struct
 
 from foliot.common.durations import seconds
+from foliot.kernel.arguments import repeated_name
 from foliot.kernel.identity import Identity
 from foliot.resources.definitions.task_webhook import PROFILES
 from foliot.resources.paths import fill, look_up
@@ -179,6 +180,8 @@ def open_parcel(webhook: Webhook, headers: Headers, body: bytes | None, known: S
     text = masker.mask(text)
     try:
         found = json.loads(text, parse_constant=_refuse_constant)
+        if problem := repeated_name(text, found):
+            raise BodyRefused(f"the body has two readings: {problem}")
     except (ValueError, RecursionError):
         if webhook.mode == "json":
             raise BodyRefused("the body is not JSON") from None
