@@ -11,6 +11,7 @@ Several limits on one line hold together (`latest`): each counts in slots of its
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -55,8 +56,7 @@ class RateLimits:
 
     def slot(self, now: float) -> float:
         """The time that what begins now is counted at."""
-        width = self.per / _SLOTS
-        return math.ceil(now / width) * width
+        return slot_at(self.per, now)
 
     def wanted(self, tokens: int) -> int:
         """The tokens that room is kept for: no more than there can ever be."""
@@ -74,6 +74,12 @@ class RateLimits:
 
 
 NO_LIMITS: Final = RateLimits()
+
+
+def slot_at(per: float, now: float) -> float:
+    """Return the time at which a window of this length counts what begins now."""
+    width = per / _SLOTS
+    return math.ceil(now / width) * width
 
 
 class Declarer(NamedTuple):
@@ -190,21 +196,27 @@ def fits_at(most: int, seconds: float, used: Sequence[tuple[float, int]], wanted
 class SlidingWindow:
     """A counter of what begins in one process, by which no span of the window's length has more than a limit allows."""
 
-    __slots__ = ("_used",)
+    __slots__ = ("_total", "_used")
 
     def __init__(self) -> None:
-        self._used: dict[float, int] = {}  # by slot, the oldest first
+        self._used: deque[tuple[float, int]] = deque()  # by slot, the oldest first
+        self._total = 0
 
     def wait(self, most: int, seconds: float, now: float, *, ahead: int = 0) -> float:
         """Return the seconds until there is room for one more behind the `ahead` that others wait for."""
-        return max(0.0, fits_at(most, seconds, [*self._used.items()], ahead + 1, now) - now)
+        while self._used and self._used[0][0] + seconds <= now:
+            self._total -= self._used.popleft()[1]
+        if self._total + ahead < most:  # nearly always: a call need not look at a thousand slots
+            return 0.0
+        return max(0.0, fits_at(most, seconds, self._used, ahead + 1, now) - now)
 
     def add(self, seconds: float, now: float) -> None:
         """Count one that begins now."""
-        for at in [at for at in self._used if at + seconds <= now]:
-            del self._used[at]
-        slot = RateLimits(per=seconds).slot(now)
-        self._used[slot] = self._used.get(slot, 0) + 1
+        slot, amount = slot_at(seconds, now), 1
+        if self._used and self._used[-1][0] == slot:
+            amount += self._used.pop()[1]
+        self._used.append((slot, amount))
+        self._total += 1
 
 
 def averaged(seconds: float, last: float) -> float:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from foliot.resources.rates import RateLimits, fits_at
+from foliot.resources.rates import fits_at, slot_at
 from foliot.store.base import Database
 from foliot.store.transaction import Row, Tx, many, one, rows, run
 
@@ -160,7 +160,7 @@ def _lease(wish: LeaseRequest, rate: ToolRate, bucket: Row, now: float, until: f
     granted = max(0, min(wish.tokens, room, math.floor(level + _HAIR)))
     level = max(0.0, level - granted)
     if granted:
-        slot = RateLimits(per=rate.per).slot(until)
+        slot = slot_at(rate.per, until)
         yield from run("model_use_add", key=_window_key(wish.key), at=slot, tokens=granted)
         window.append((slot, granted))
     yield from run("tool_lease_sweep", key=wish.key, now=now)
@@ -172,12 +172,12 @@ def _lease(wish: LeaseRequest, rate: ToolRate, bucket: Row, now: float, until: f
 
 def _window(wish: LeaseRequest, rate: ToolRate, mine: Row | None, back: int, now: float) -> Tx[list[tuple[float, int]]]:
     """The tokens in the window by when they count, after this process has said what it used of its last lease."""
-    key, slots = _window_key(wish.key), RateLimits(per=rate.per)
+    key = _window_key(wish.key)
     yield from run("model_use_sweep", key=key, before=now - rate.per)
     if mine is not None and mine["tokens"]:
-        yield from run("model_use_more", key=key, at=slots.slot(mine["until"]), more=-mine["tokens"])
+        yield from run("model_use_more", key=key, at=slot_at(rate.per, mine["until"]), more=-mine["tokens"])
         if used := mine["tokens"] - back:
-            yield from run("model_use_add", key=key, at=slots.slot(min(now, mine["until"])), tokens=used)
+            yield from run("model_use_add", key=key, at=slot_at(rate.per, min(now, mine["until"])), tokens=used)
     found = yield from rows("model_use_list", key=key)
     return [(row["at"], row["tokens"]) for row in found]
 
