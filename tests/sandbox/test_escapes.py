@@ -54,7 +54,7 @@ async def test_a_fence_without_one_of_its_walls_is_noticed(
 ) -> None:
     arguments = bubblewrap.arguments
     if missing == "filter":
-        monkeypatch.setattr(process, "filter_for", lambda: struct.pack("=HBBI", 6, 0, 0, ALLOW))
+        monkeypatch.setattr(process, "filter_for", lambda **_: struct.pack("=HBBI", 6, 0, 0, ALLOW))
     elif missing == "seal":
         monkeypatch.setattr(bubblewrap, "SEALED", ())
         monkeypatch.setattr(landlock, "version", lambda: 0)  # which would hold
