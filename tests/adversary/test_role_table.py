@@ -102,6 +102,8 @@ class Site:
 
 
 def document(kind: str, name: str, spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    if kind == "Channel" and (spec.get("auth") or {}).get("secretRef") == "s":  # two channels never share a key
+        spec = {**spec, "auth": {"secretRef": f"s:{name}"}}
     return {
         "apiVersion": "foliot.dev/v1",
         "kind": kind,
@@ -1032,8 +1034,8 @@ NAMES_NOBODY = {
     "limits.timeout", "runner.interactive", "runner.idle", "workspace.data", "execution_policy.ask",
     "execution_policy.interactive", "Memory type", "Skill allow", "AgentPolicy ask", "operation_rules.verdict",
     "conditions.when", "conditions.verdict", "conditions.reason", "required_approvals", "four_eyes", "Channel agents",
-    "Channel models", "Channel users", "Channel users.id", "Channel groups", "session.deliver.recipient",
-    "TaskWebhook auth", "auth.max_skew_seconds",
+    "Channel models", "Channel link", "Channel users", "Channel users.id", "Channel groups", "TaskWebhook auth",
+    "session.deliver.recipient", "auth.max_skew_seconds",
 }  # fmt: skip
 
 
@@ -1072,6 +1074,20 @@ NAMING: dict[tuple[str, str], Callable[[str], dict[str, Any]]] = {
     },
     ("Channel", "users.user"): lambda user: {**SAMPLES["Channel"], "users": [{"id": "z", "user": user}]},
 }  # fmt: skip
+
+
+async def test_two_channels_have_keys_of_their_own(site: Site) -> None:
+    spec = {**SAMPLES["Channel"], "auth": {"secretRef": "one:key"}}
+    await site.stored("Channel", "first", spec, by="admin")
+    for method, where, more in ways("Channel", "second", spec):
+        if method in ("POST",):
+            refused = await site.call("admin", method, where, **more)
+            assert (refused.status_code, "same Secret" in refused.text) == (409, True), refused.text
+    both = [document("Channel", name, {**spec, "auth": {"secretRef": "two"}}) for name in ("a", "b")]
+    refused = await site.call("admin", "POST", "/v1/apply", json={"kind": "List", "items": both})
+    assert refused.status_code in (400, 409), refused.text
+    assert not await site.exists("Channel", "a")
+    await site.stored("Channel", "first", {**spec, "mode": "queue"}, by="admin")  # itself
 
 
 @pytest.mark.parametrize(("kind", "path"), ACTING)

@@ -118,10 +118,13 @@ async def declared_over_http(site: Site, who: str, user: str) -> httpx.Response:
         "type": "webhook",
         "agent": "helper",
         "endpoint": "https://hooks.example/x",
-        "auth": {"secretRef": "own"},
+        "auth": {"secretRef": f"own-{who}-{user}"},
         "users": [{"id": "zoe", "user": user}],
     }
-    secret = {"metadata": {"name": "own"}, "spec": {"stringData": {"value": KEY}, "hosts": ["hooks.example"]}}
+    secret = {
+        "metadata": {"name": f"own-{who}-{user}"},
+        "spec": {"stringData": {"value": KEY}, "hosts": ["hooks.example"]},
+    }
     await site.ask(who, "POST", "/v1/secrets", json=secret)
     body = {"metadata": {"name": f"of-{who}-{user}"}, "spec": spec}
     return await site.ask(who, "POST", "/v1/channels", json=body)

@@ -6,9 +6,11 @@ Every server keeps all channels. Which process polls a bot is decided by the sto
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
+import secrets
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from inspect import isawaitable
 from typing import Any, Final
@@ -21,9 +23,11 @@ from foliot.channels.delivery import Deliveries
 from foliot.channels.telegram import Sleep, TelegramChannel, TurnWatch
 from foliot.channels.webhook import WebhookChannel
 from foliot.common.cancellation import stop_tasks
-from foliot.errors import FoliotError, NotFound
+from foliot.common.pages import read_pages
+from foliot.errors import FoliotError, NotFound, SecretError
+from foliot.resources.powers import secret_targets
 from foliot.runtime.inside import Inside
-from foliot.store.base import Document, Key, Put
+from foliot.store.base import Document, Filter, Key, Put
 from foliot.store.channels import ChannelReaders, Outbox
 from foliot.store.taken import TakenMessages
 from foliot.work.triggers.declared import FollowedResources
@@ -66,6 +70,10 @@ class ChannelKeeper:
         self._started: set[str] = set()
         self._errors: dict[str, str] = {}  # why a channel could not be opened
         self._unopened: dict[str, int] = {}  # which could not, and as of which revision
+        # Digests of the keys of all channels, as of a revision: two channels never share one.
+        self._salt = secrets.token_bytes(32)
+        self._keys: dict[bytes, str] = {}
+        self._keys_at = -1
         self._pruned = 0.0
         self._shown = 0
         self._opening: dict[str, asyncio.Lock] = {}
@@ -243,10 +251,40 @@ class ChannelKeeper:
                 await self._stop(uid)
 
     async def _secret(self, declared: DeclaredChannel) -> str:
-        """The secret of a channel, bound to the host that it goes to. Raises `ToolSecretMissing`."""
-        return await self._inside.web.secrets.value(
+        """The secret of a channel, bound to the host that it goes to. Raises `ToolSecretMissing`, `SecretError`.
+
+        A value that an earlier channel has is refused: what is signed for one would be taken by the other.
+        """
+        value = await self._inside.web.secrets.value(
             declared.secret_ref, namespace=declared.namespace, hosts=declared.secret_hosts, by=KIND
         )
+        revision = await self._inside.resources.revision()
+        if self._keys_at != revision:
+            self._keys, self._keys_at = await self._first_of_each_key(), revision
+        if self._keys.get(self._key_digest(value), declared.uid) != declared.uid:
+            raise SecretError(
+                f"another channel has the same key as channel {declared.name}",
+                hint="give each channel a key of its own",
+            )
+        return value
+
+    async def _first_of_each_key(self) -> dict[bytes, str]:
+        """Returns the uid of the channel that had a key first, by a digest of the key."""
+        found: dict[bytes, str] = {}
+        documents = [
+            each async for page in read_pages(self._inside.resources.list, Filter(KIND)) for each in page.items
+        ]
+        for document in sorted(documents, key=lambda each: (each["metadata"]["createdAt"], each["metadata"]["uid"])):
+            metadata, ref = document["metadata"], document["spec"]["auth"]["secretRef"]
+            with suppress(FoliotError):  # it has none, and says so itself
+                value = await self._inside.web.secrets.value(
+                    ref, namespace=metadata["namespace"], hosts=secret_targets(document), by=KIND
+                )
+                found.setdefault(self._key_digest(value), metadata["uid"])
+        return found
+
+    def _key_digest(self, value: str) -> bytes:
+        return hmac.digest(self._salt, value.strip().encode("utf-8", "surrogatepass"), "sha256")
 
     async def _turn_of(self, session: str) -> str:
         try:

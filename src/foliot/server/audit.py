@@ -49,6 +49,7 @@ from foliot.tools.secrets.secrets import SecretRef
 
 log = logging.getLogger(__name__)
 
+CHANNEL: Final = "Channel"
 LONGEST: Final = 500
 # Of refused fields and resources, so many are named in one answer.
 MOST_SAID: Final = 20
@@ -272,6 +273,25 @@ def _all_of(lacking: Sequence[MissingRole]) -> Denied:
     )
 
 
+async def _check_keys(look: WriteFacts, brought: Mapping[Key, Document]) -> None:
+    """Raises `Conflict` for a channel whose key another one has, of whatever namespace: a message signed for one would
+    be taken by the other. Two Secrets with one value are found when they are used.
+    """
+    channels = {key: document for key, document in brought.items() if key.kind == CHANNEL}
+    if not channels:
+        return
+    there = {key_of(each): each for each in (await look.list(Filter(CHANNEL))).items}
+    used: dict[SecretRef, Key] = {}
+    for key, document in {**{k: d for k, d in there.items() if k not in channels}, **channels}.items():
+        ref = SecretRef.parse(value_at(document, "auth.secretRef"), key.namespace)
+        if used.setdefault(ref, key) != key and key in channels:
+            raise Conflict(
+                f"{key}: another channel is signed with the same Secret",
+                hint="give each channel a key of its own",
+                field="spec.auth.secretRef",
+            )
+
+
 class RecordedStore:
     """The `ResourceStore` of one caller in one request: each write is in the audit log, or has not happened.
 
@@ -360,6 +380,7 @@ class RecordedStore:
             secret = brought.get(key) or await look.find(key)
             return undeclared_hosts(ref) if secret is None else spec_of(secret).get("hosts", ())
 
+        await _check_keys(look, brought)
         for each in judged:
             # What stays as it is stays declared by whoever declared it.
             if each.after is not None and not each.same and not self._caller.may("admin", EVERYWHERE):
