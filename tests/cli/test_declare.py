@@ -22,7 +22,7 @@ def test_every_blueprint_validates_strictly_and_applies_clean(foliot, tmp_path, 
 
     assert (made.code, checked.code, applied.code, again.code) == (0, 0, 0, 0)
     assert (checked.err, applied.err) == ("", "")
-    assert "agent-system/weekly-report created" in applied.out
+    assert f"{'agent' if blueprint == 'agent' else 'agent-system'}/weekly-report created" in applied.out
     assert "my-project" not in "".join(path.read_text() for path in folder.rglob("*.*"))
 
 

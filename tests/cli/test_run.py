@@ -86,7 +86,7 @@ def test_the_progress_is_plain_lines_on_stderr(foliot, shop):
 def test_a_folder_can_be_run_and_its_tools_are_found_from_anywhere(foliot, shop, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    assert foliot("run", "shop", "kettle").out == "It costs 5 euros for the kettle.\n"
+    assert foliot("run", "-f", "shop", "kettle").out == "It costs 5 euros for the kettle.\n"
 
 
 def test_an_agent_that_was_applied_runs_by_name_with_tools_from_the_current_folder(foliot, shop):

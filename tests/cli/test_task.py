@@ -82,7 +82,7 @@ def test_every_blueprint_runs_offline_from_its_folder_to_its_result(foliot, tmp_
     shown = json.loads(foliot("task", "show", "p-first", "-o", "json").out)
     assert shown["status"]["phase"] == "Succeeded"
     assert shown["status"]["output"]["result"] == said.out.rstrip("\n")
-    assert shown["status"]["output"]["system"] == "p"
+    assert shown["spec"]["agent" if blueprint == "agent" else "system"] == "p"
 
 
 def test_a_system_is_run_by_its_name_and_its_result_goes_to_stdout(duo):
@@ -310,7 +310,8 @@ def test_graph_and_trace_show_who_did_what(duo):
     [
         (("task", "run", "nobody", "x"), 3, "There is no system, agent or task 'nobody'"),
         (("task", "run", "duo"), 2, "There is no message"),
-        (("task", "run", "", "x"), 2, "TARGET is empty"),
+        (("task", "run", "", "x"), 2, "'' names neither something declared"),
+        (("task", "run"), 2, "There is no TARGET"),
         (("task", "run", "duo", "x", "-i", "novalue"), 2, "is not KEY=VALUE"),
         (("task", "run", "duo", "x", "--timeout", "soon"), 2, "not a length of time"),
         (("task", "run", "duo", "x", "--name", "Not A Name"), 2, "cannot be the name of a task"),

@@ -38,3 +38,11 @@ async def test_metrics_are_served_to_whoever_may_read_everywhere(app, runtime, h
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain")
     assert "foliot_queue" in answer.text
+
+
+async def test_the_root_says_what_answers_here_and_every_place_it_names_exists(http: httpx.AsyncClient) -> None:
+    root = (await http.get("/")).json()
+
+    assert (root["name"], root["version"]) == ("Foliot", (await http.get("/v1/version")).json()["version"])
+    for place in (root["openapi"], root["health"], f"{root['api']}/version"):
+        assert (await http.get(place)).status_code == 200, place

@@ -128,6 +128,7 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
     ("GET", "/v1/health"): RouteRow(
         ANYONE, Operation("getHealth", ref("DeepHealth"), others={"503": ref("DeepHealth")})
     ),
+    ("GET", "/"): RouteRow(PUBLIC, Operation("getRoot", ref("Root"))),
     ("GET", "/v1/version"): RouteRow(PUBLIC, Operation("getVersion", ref("Version"))),
     ("GET", "/openapi.json"): RouteRow(ANYONE),
     ("GET", "/v1/namespaces"): RouteRow(ANYONE, Operation("listNamespaces", ref("Namespaces"))),

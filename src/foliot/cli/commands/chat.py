@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 import click
@@ -10,25 +11,29 @@ import click
 from foliot.cli.chat.history_file import HistoryFile
 from foliot.cli.chat.line_editor import LineEditor
 from foliot.cli.chat.piped import say_and_print
-from foliot.cli.commands.run import RunArguments, agent_of, apply_files, folders_of, looks_like_files, read_stdin
+from foliot.cli.commands.run import RunArguments, agent_named, agent_of, apply_files, folders_of, read_stdin
 from foliot.cli.invocation import current, is_terminal
-from foliot.cli.manifests import load
+from foliot.cli.manifests import files_option, load
 from foliot.cli.reach import namespace, run
 from foliot.cli.runtimes import reached, whoami
 from foliot.cli.show.output import json_option
 from foliot.cli.terminal import out
 from foliot.cli.watch.run import Client
+from foliot.cli.work_target import parse_name, parse_words
 from foliot.common.suggestions import suggestion
 from foliot.errors import NotFound, UsageError
 from foliot.kernel.inbox import MODES, mode_of, mode_problem
+from foliot.resources.reader import Loaded
 from foliot.store.base import Filter
 from foliot.store.sessions.base import Session
 
 CHANNEL: Final = "terminal"
+EXAMPLE: Final = "For example `foliot chat helper`, or `foliot chat -f examples/chat`."
 
 
 @click.command()
-@click.argument("word", metavar="[AGENT|FILE]", required=False)
+@click.argument("word", metavar="[AGENT|PATH]", required=False)
+@files_option(required=False)
 @click.option("--agent", metavar="NAME", help="Which agent, when the manifest declares several.")
 @click.option("--session", "session_id", metavar="ID", help="Continue this session.")
 @click.option("--resume", is_flag=True, help="Continue the session that was used last, with any agent.")
@@ -39,6 +44,7 @@ CHANNEL: Final = "terminal"
 @json_option("In a pipe: text, or json, a JSON line for each event.")
 def chat(
     word: str | None,
+    files: tuple[str, ...],
     agent: str | None,
     session_id: str | None,
     resume: bool,
@@ -52,7 +58,7 @@ def chat(
 
     \b
     foliot chat helper                        the active session with this agent, or a new one
-    foliot chat examples/chat                 manifests are applied first
+    foliot chat -f examples/chat              manifests are applied first; also ./PATH and FILE.yaml
     foliot chat --resume                      the session that was used last
     echo "And in summer?" | foliot chat helper     one message; the answer on stdout
 
@@ -64,17 +70,15 @@ def chat(
 
     Exit code in a pipe: 0 answered, 1 failed, 8 waits for a person. On a terminal 0.
     """
-    if session_id is not None and (word or agent or new or resume):
+    if session_id is not None and (word or files or agent or new or resume):
         raise UsageError("--session names a session: it goes with no agent, --new or --resume.")
-    if resume and (word or agent or new):
+    if resume and (word or files or agent or new):
         raise UsageError("--resume takes the session that was used last: it goes with no agent and no --new.")
     if mode and mode_of(mode) is None:
         raise UsageError(mode_problem(mode), hint=suggestion(mode, MODES))
-    order = RunArguments((), agent, None)
-    if word is not None and looks_like_files(word):
-        order = RunArguments((word,), agent, None)
-    elif word is not None:
-        order = RunArguments((), word, None)
+    named = None if agent is None else parse_name(agent, example=EXAMPLE)
+    read = parse_words(() if word is None else (word,), files, named=named, takes_text=False, example=EXAMPLE)
+    order = RunArguments(read.files, read.target, None)
     at_terminal = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     said = [] if at_terminal else _piped(lines)
     return run(_chat(order, session_id, said, new=new, resume=resume, model=model, mode=mode, as_json=as_json))
@@ -109,7 +113,7 @@ async def _chat(
         elif order.agent is None and not loaded and (resume or not new):
             session = await _last_used(client, or_begin=not resume, model=model)
         else:
-            space, name = agent_of(order, loaded) if order.agent or loaded else (namespace(), await _only_agent(client))
+            space, name = await _agent(client, order, loaded)
             session = await _session_with(client, space, name, new=new, model=model)
         if model and session.model != model:
             session = await client.sessions.change(session.id, model=model)
@@ -121,8 +125,17 @@ async def _chat(
     return 0
 
 
+async def _agent(client: Client, order: RunArguments, loaded: Sequence[Loaded]) -> tuple[str, str]:
+    """Returns namespace and name of the agent that is meant. Raises `NotFound`, `UsageError`."""
+    if order.agent is None and not loaded:
+        return namespace(), await _only_agent(client)
+    space, name = agent_of(order, loaded)
+    if order.agent is None or ("Agent", space, name) in {item.key for item in loaded}:
+        return space, name
+    return await agent_named(client, order.agent)
+
+
 async def _session_with(client: Client, space: str, name: str, *, new: bool, model: str) -> Session:
-    await client.resources.get("Agent", name, namespace=space)  # raises with near names
     if new and (earlier := await client.sessions.active(name, namespace=space, channel=CHANNEL)) and earlier.turn:
         out(await _left_behind(client, earlier), err=True)
     find = client.sessions.rotate if new else client.sessions.resolve

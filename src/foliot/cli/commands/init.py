@@ -68,8 +68,9 @@ def init(folder: Path, blueprint: str, name: str | None, force: bool) -> None:
         target.write_text(text, encoding="utf-8")
         out(f"  {target}")
     out(f"\n{paint(name, bold=True)} is ready: {BLUEPRINTS[blueprint]}. Next:\n")
-    first = f'run {folder} "a topic"' if blueprint == "agent" else f"describe agent-system {name}"
-    out(f"  foliot task run {folder}\n  foliot validate -f {folder}\n  foliot apply -f {folder}\n  foliot {first}")
+    first = f'run -f {folder} "Three lines on clocks"' if blueprint == "agent" else f"task run -f {folder}"
+    then = f"task run -f {folder}" if blueprint == "agent" else f"describe agent-system {name}"
+    out(f"  foliot {first}\n  foliot validate -f {folder}\n  foliot apply -f {folder}\n  foliot {then}")
 
 
 def blueprint_files(blueprint: str) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,7 @@ from foliot.cli.show.run import Opening
 from foliot.cli.terminal import out, paint
 from foliot.cli.watch.questions import can_ask, stays, wait_option
 from foliot.cli.watch.run import Client, WatchOptions, going_on, leave, stay
+from foliot.cli.work_target import WorkTarget, find_declared, parse_name, parse_words
 from foliot.common.text import counted
 from foliot.engine.definition.run_options import EVERY_TOOL, UNCHANGED, RunOptions, read_schema
 from foliot.engine.driver.ids import check_run_id
@@ -27,11 +28,9 @@ from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, UsageEr
 from foliot.kernel.identity import is_name
 from foliot.kernel.run.events import RunCreated
 from foliot.resources.reader import Loaded
-from foliot.runtime.groups.groups import Groups
+from foliot.runtime.groups.groups import Groups, StoreGroups
 from foliot.runtime.outcomes import Applied
 
-SUFFIXES: Final = (".yaml", ".yml", ".json")
-PATHS: Final = ("/", "./", "../", "~")
 EXAMPLE: Final = 'For example `foliot run writer "Three lines on clocks"`.'
 
 
@@ -40,12 +39,12 @@ class RunArguments:
     """The run to start: `files` are applied first; `agent` may then be left out if they declare only one."""
 
     files: tuple[str, ...]
-    agent: str | None
+    agent: WorkTarget | None
     input: str | None
 
 
 @click.command(name="run")
-@click.argument("words", nargs=-1, metavar="AGENT|FILE|DIR INPUT")
+@click.argument("words", nargs=-1, metavar="AGENT|PATH INPUT")
 @files_option(required=False)
 @click.option("--agent", metavar="NAME", help="Which agent, when the manifests declare several.")
 @click.option("--id", "run_id", metavar="ID", help="The id of the run. If there is a run of this id, it goes on.")
@@ -73,10 +72,13 @@ def run_command(
 ) -> int:
     """Run an agent and watch it work. INPUT is what it is told; - reads it from standard input.
 
+    AGENT is NAME or NAMESPACE/NAME of a declared agent. PATH is a manifest or a folder of them: it begins with `.`, `/`
+    or `~`, or ends in `.yaml`, `.yml` or `.json`. Any other path follows -f.
+
     \b
     foliot run writer "Three lines on clocks"
     foliot run team.yaml --agent editor - < draft.txt
-    foliot run examples/first-run "Order A-1007 arrived broken"
+    foliot run -f examples/first-run "Order A-1007 arrived broken"
     git diff | foliot run reviewer -
     foliot run writer "Which cities?" --schema cities.json      one question, an answer in JSON
     foliot run writer "…" > answer.txt     progress on stderr, the answer on stdout
@@ -117,26 +119,11 @@ def _one_shot(path: str) -> RunOptions:
 
 
 def _understand(words: Sequence[str], files: tuple[str, ...], agent: str | None) -> RunArguments:
-    rest = list(words)
-    if not files and not rest and agent is None:
+    if not files and not words and agent is None:
         raise UsageError("`foliot run` needs to know which agent, or which manifest.", hint=EXAMPLE)
-    if not files and rest and looks_like_files(rest[0]):
-        files = (rest.pop(0),)
-    elif agent is None and (not files or len(rest) > 1):
-        agent = rest.pop(0)
-    if len(rest) > 1:
-        raise UsageError(
-            f"The input is one text, and here are {len(rest)}: {', '.join(repr(word) for word in rest[:4])}.",
-            hint=f"Put it in quotes. {EXAMPLE}",
-        )
-    return RunArguments(files, agent, _input(rest[0] if rest else None, taken="-" in files))
-
-
-def looks_like_files(word: str) -> bool:
-    """Whether the word is a path. An agent whose name is also a folder's is meant by `agent/NAME`."""
-    if word.startswith("agent/") and not os.path.exists(word):
-        return False
-    return word.endswith(SUFFIXES) or word.startswith(PATHS) or os.path.exists(word)
+    named = None if agent is None else parse_name(agent, example=EXAMPLE)
+    read = parse_words(words, files, named=named, example=EXAMPLE)
+    return RunArguments(read.files, read.target, _input(read.text, taken="-" in read.files))
 
 
 def _input(word: str | None, *, taken: bool) -> str | None:
@@ -196,8 +183,8 @@ async def _run(
     async with reached(*folders_of(order.files)) as client:
         if loaded:
             await apply_files(client, order, loaded, quiet=quiet)
-        if ("Agent", space, name) not in {item.key for item in loaded}:
-            await client.resources.get("Agent", name, namespace=space)  # raises with near names
+        if order.agent is not None and ("Agent", space, name) not in {item.key for item in loaded}:
+            space, name = await agent_named(client, order.agent)
         opening = await _opening(client, f"{space}/{name}", order.input, run_id)
         if opening.done:  # it exists: what it was asked for is not asked again
             code = await stay(client, opening, lambda: client.runs.resume(opening.run_id), look)
@@ -235,10 +222,7 @@ def agent_of(order: RunArguments, loaded: Sequence[Loaded]) -> tuple[str, str]:
     """Finds the namespace and name of the agent that is meant. Raises `UsageError`, `NotFound`."""
     declared = [(space, name) for kind, space, name in (item.key for item in loaded) if kind == "Agent"]
     if order.agent is not None:
-        word = order.agent.removeprefix("agent/")
-        space, slash, name = word.rpartition("/")
-        if not name or (slash and not space):
-            raise UsageError(f"{order.agent!r} does not name an agent.", hint=EXAMPLE)
+        space, name = order.agent.namespace, order.agent.name
         within = [pair for pair in declared if pair[1] == name and (not space or pair[0] == space)]
         return within[0] if within else (space or namespace(), name)
     if len(declared) == 1:
@@ -248,6 +232,12 @@ def agent_of(order: RunArguments, loaded: Sequence[Loaded]) -> tuple[str, str]:
         raise NotFound(f"There is no Agent in {source}.", hint="Name one with --agent.")
     names = ", ".join(name for _, name in declared)
     raise UsageError(f"{source} declares {len(declared)} agents: {names}.", hint="Choose one with --agent NAME.")
+
+
+async def agent_named(client: StoreGroups, target: WorkTarget) -> tuple[str, str]:
+    """Returns namespace and name of a declared agent. Raises `NotFound` with near names."""
+    metadata = (await find_declared(client, target, ("Agent",), namespace()))["metadata"]
+    return metadata["namespace"], metadata["name"]
 
 
 def _applied(files: Sequence[str], applied: Applied) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import sys
 import time
@@ -17,10 +16,11 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from foliot.cli.commands.run import looks_like_files
+from foliot.cli.commands.run import folders_of
 from foliot.cli.commands.wait import moment_option, parse_seconds
 from foliot.cli.errors import say, tell, warn
 from foliot.cli.invocation import is_terminal
+from foliot.cli.manifests import files_option
 from foliot.cli.reach import namespace, run
 from foliot.cli.runtimes import reached, whoami
 from foliot.cli.show.output import as_json, as_list, as_yaml, json_option, output_option
@@ -41,6 +41,7 @@ from foliot.cli.watch.task_target import (
     task_argument,
     understand,
 )
+from foliot.cli.work_target import parse_words
 from foliot.common.durations import duration
 from foliot.common.suggestions import read_phases
 from foliot.common.text import counted, lines_of, one_line, visible, visible_json
@@ -78,8 +79,8 @@ class TaskOptions:
 
 
 @click.command(name="run")
-@click.argument("target", metavar="TARGET")
-@click.argument("message", required=False, default="")
+@click.argument("words", nargs=-1, metavar="TARGET [MESSAGE]")
+@files_option(required=False)
 @click.option("-i", "--input", "inputs", multiple=True, metavar="KEY=VALUE", help="What every agent is given.")
 @click.option("--name", default="", metavar="NAME", help="Name of the task.  [default: made up]")
 @click.option("--key", default="", metavar="KEY", help="Asking again with the same key finds the same task.")
@@ -103,8 +104,8 @@ class TaskOptions:
 @click.option("-q", "--quiet", is_flag=True, help="Only the result.")
 @wait_option()
 def task_run(
-    target: str,
-    message: str,
+    words: tuple[str, ...],
+    files: tuple[str, ...],
     inputs: tuple[str, ...],
     name: str,
     key: str,
@@ -120,12 +121,14 @@ def task_run(
 ) -> int:
     """Run a task of a system or an agent, and watch its graph fill in.
 
-    TARGET is the name of a system, an agent or a Task, or a manifest or folder of them, which is applied first.
-    MESSAGE is what the first agents are told; without it, the input `topic` is.
+    TARGET is NAME or NAMESPACE/NAME of a declared system, agent or Task (system/NAME, agent/NAME and task/NAME tell
+    them apart), or a manifest or folder of them, which is applied first: a path that begins with `.`, `/` or `~`, or
+    ends in `.yaml`, `.yml` or `.json`. Any other path follows -f. MESSAGE is what the first agents are told; without
+    it, the input `topic` is.
 
     \b
     foliot task run report "Three lines on clocks"
-    foliot task run ./my-team                         a folder, such as `foliot init` writes
+    foliot task run -f my-team                        a folder, such as `foliot init` writes
     foliot task run report -i topic=clocks -i tone=dry --detach
     foliot task run report "…" > result.txt           progress on stderr, the result on stdout
 
@@ -141,14 +144,16 @@ def task_run(
         changes["idempotency_key"] = key
     if policies:
         changes["execution_policy"] = parse_policy(policies)
-    order = TaskArguments(target, message, name, parse_pairs(inputs, "input"), parse_pairs(labels, "label"), changes)
+    if not files and not words:
+        raise UsageError("What should be done, and by whom? There is no TARGET.", hint=EXAMPLE)
+    read = parse_words(words, files, example=EXAMPLE)
+    pairs = parse_pairs(inputs, "input"), parse_pairs(labels, "label")
+    order = TaskArguments(read.files, read.target, read.text or "", name, *pairs, changes)
     return run(_run(order, TaskOptions(detach, here, as_json, quiet, stays(wait))))
 
 
 async def _run(order: TaskArguments, manner: TaskOptions) -> int:
-    if not order.target.strip():
-        raise UsageError("What should be done, and by whom? TARGET is empty.", hint=EXAMPLE)
-    async with reached(*_folders(order.target)) as client:
+    async with reached(*folders_of(order.files)) as client:
         command, declared = await understand(client, order, quiet=manner.quiet or manner.as_json)
         identity = acting("", whoami(), "cli").also_ordered_by(*command.identity.ordered_by)
         command = replace(await choose_name(client, command, declared, order), by=whoami(), identity=identity)
@@ -166,13 +171,6 @@ async def _run(order: TaskArguments, manner: TaskOptions) -> int:
         followed = await follow(client, view, accepted.task, here=manner.here, stays=manner.stays)
         code = await finish_task(client, view, accepted.task, followed)
     return leave(code)
-
-
-def _folders(target: str) -> list[str]:
-    if not looks_like_files(target):
-        return []
-    path = os.path.abspath(target)
-    return [path if os.path.isdir(path) else os.path.dirname(path)]
 
 
 def _detached(accepted: Accepted, *, as_json_: bool) -> int:

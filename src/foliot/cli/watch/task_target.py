@@ -1,7 +1,7 @@
-"""The target of `foliot task run TARGET`: turns the arguments, and what is declared, into a command.
+"""The work of `foliot task run`: turns the arguments, and what is declared, into a command.
 
-TARGET is a system or an agent by name, a Task resource by name, or a manifest or folder of them. Of a folder, its one
-Task is what is asked for; without one, its one system, or its one agent.
+A system, an agent or a Task is named, or manifests are: then their one Task is what is asked for; without one, their
+one system, or their one agent.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from foliot.cli.commands.run import looks_like_files, parse_labels
+from foliot.cli.commands.run import parse_labels
 from foliot.cli.errors import warn
 from foliot.cli.manifests import load, located
 from foliot.cli.reach import namespace
 from foliot.cli.terminal import out, paint
+from foliot.cli.work_target import WorkTarget, find_declared
 from foliot.common.text import counted
 from foliot.errors import FoliotError, NotFound, UsageError
 from foliot.kernel.execution import (
@@ -36,6 +37,7 @@ from foliot.store.tasks import ENDED
 from foliot.work.tasks.base import Command, TaskInfo
 from foliot.work.tasks.commands import command_of, from_template
 
+RUNNABLE: Final = ("AgentSystem", "Agent", "Task")
 EXAMPLE: Final = 'For example `foliot task run report "Three lines on clocks"`.'
 
 
@@ -43,7 +45,8 @@ EXAMPLE: Final = 'For example `foliot task run report "Three lines on clocks"`.'
 class TaskArguments:
     """The arguments of `task run`. `changes` are fields of the command that were given by an option."""
 
-    target: str
+    files: tuple[str, ...]
+    target: WorkTarget | None
     message: str = ""
     name: str = ""
     input: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -61,12 +64,17 @@ async def understand(client: StoreGroups, order: TaskArguments, *, quiet: bool) 
 
     Raises `NotFound`, `UsageError`, `ManifestError`.
     """
-    if looks_like_files(order.target):
-        loaded = load((order.target,))
-        document = _only([item.document for item in loaded], order.target)  # before anything is stored
-        await _apply(client, loaded, order.target, quiet=quiet)
-    else:
-        document = await _named(client, order.target)
+    loaded = load(order.files) if order.files else []
+    named = order.target
+    documents = [item.document for item in loaded if named is None or _is_meant(item.document, named)]
+    document = None
+    if named is None or documents:
+        document = _only(documents, ", ".join(order.files))  # before anything is stored
+    if loaded:
+        await _apply(client, loaded, ", ".join(order.files), quiet=quiet)
+    if document is None:
+        assert named is not None, "manifests without a name have a document, or raise"
+        document = await find_declared(client, named, RUNNABLE, namespace())
     kind, metadata = document["kind"], document["metadata"]
     if kind == "Task":
         base = command_of(document)
@@ -125,31 +133,19 @@ def _only(documents: Sequence[Document], path: str) -> Document:
             names = ", ".join(document["metadata"]["name"] for document in found)
             raise UsageError(
                 f"{path} declares {len(found)} {plural}: {names}.",
-                hint=f"`foliot apply -f {path}`, then `foliot task run {found[0]['metadata']['name']}`.",
+                hint=f"Name one: `foliot task run -f {path} {found[0]['metadata']['name']} MESSAGE`.",
             )
         if found:
             return found[0]
     raise NotFound(f"There is no Task, AgentSystem or Agent in {path}.", hint="`foliot init --help` writes some.")
 
 
-async def _named(client: StoreGroups, word: str) -> Document:
-    kinds = {"agent": ("Agent",), "system": ("AgentSystem",), "agent-system": ("AgentSystem",), "task": ("Task",)}
-    prefix, slash, rest = word.partition("/")
-    wanted = ("AgentSystem", "Agent", "Task")
-    if slash and prefix.lower() in kinds:
-        wanted, word = kinds[prefix.lower()], rest
-    space, _, name = word.rpartition("/")
-    if not name:
-        raise UsageError("An empty text does not name a system or an agent.", hint=EXAMPLE)
-    hints: list[str] = []
-    for kind in wanted:
-        try:
-            return await client.resources.get(kind, name, namespace=space or namespace())
-        except NotFound as missing:
-            hints += [missing.hint] if missing.hint and not missing.hint.startswith("`") else []
-    raise NotFound(
-        f"There is no system, agent or task {name!r} in namespace {space or namespace()}.",
-        hint=hints[0] if hints else "`foliot get systems,agents` lists what there is; a folder of manifests works too.",
+def _is_meant(document: Document, named: WorkTarget) -> bool:
+    metadata = document["metadata"]
+    return (
+        document["kind"] in ((named.kind,) if named.kind else RUNNABLE)
+        and metadata["name"] == named.name
+        and named.namespace in ("", metadata["namespace"])
     )
 
 

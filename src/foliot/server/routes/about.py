@@ -18,6 +18,21 @@ from foliot.version import __version__
 router = new_router("server")
 
 
+@router.get("/")
+async def root() -> Response:
+    """What answers at this address, and where its parts are."""
+    return Json(
+        {
+            "name": "Foliot",
+            "about": "An agent runtime, by HTTP. There is no console here; `foliot --server URL` is its command line.",
+            "version": __version__,
+            "api": "/v1",
+            "openapi": "/openapi.json",
+            "health": "/v1/health",
+        }
+    )
+
+
 @router.get("/v1/version")
 async def version() -> Response:
     """The version of this server."""
