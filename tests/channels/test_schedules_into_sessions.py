@@ -115,3 +115,25 @@ async def test_the_answer_is_delivered_where_the_schedule_says(runtime: Runtime)
     await quiet(runtime, session.id)
     (delivery,) = await Outbox(runtime.inside.database).list("default")
     assert (delivery.channel, delivery.address.to) == ("bot", "42")
+
+
+async def test_a_slot_that_is_asked_for_by_hand_is_said_at_once(runtime: Runtime) -> None:
+    await hourly(runtime)
+
+    fired = await runtime.schedules.run("hourly", by="ann")
+
+    (session,) = await sessions(runtime)
+    assert (fired.task, fired.session, session.arrivals) == ("", session.id, 1)
+
+
+async def test_a_slot_that_another_process_left_is_carried_out_between_two_times(runtime: Runtime) -> None:
+    """A slot asked for by hand in a process that was killed waits for any scheduler, and not for the next slot."""
+    uid, keeper, now = await hourly(runtime), scheduler(runtime), runtime.inside.clock()
+    await keeper.tick(now)
+    with pytest.raises(Died):
+        await scheduler(runtime, DyingPosts).run_now("default", "hourly", by="ann")
+
+    await keeper.tick(now + 5.0)
+
+    (slot, *_) = await slots_of(runtime.inside.database, uid)
+    assert (slot.kind, slot.state) == ("manual", "fired")

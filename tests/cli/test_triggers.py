@@ -210,3 +210,18 @@ def test_deliveries_over_http(declared: Foliot, address: str) -> None:
     assert post(address + path)[0] == 404
     said = declared("webhook", "send-test", "push", "--url", "http://127.0.0.1:1")
     assert said.code == 7
+
+
+def test_a_schedule_that_no_process_keeps_is_told(declared: Foliot, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "It has not been due yet." in declared("schedule", "slots", "weekly").err
+    assert "none of them in error" in declared("doctor").out
+    monkeypatch.setattr("foliot.work.triggers.schedule.NEGLECTED_AFTER", -60.0)
+
+    said = declared("schedule", "slots", "weekly").err
+    assert "no process keeps schedules: start `foliot server`, `foliot up` or `foliot schedule serve`" in said
+    assert "has not been due" not in said
+    assert "no process keeps schedules" in declared("schedule", "show", "weekly").out
+    assert "no process keeps schedules" in declared("why", "weekly").out
+    found = {each["check"]: each for each in json.loads(declared("doctor", "-o", "json").out)["findings"]}
+    assert found["work.schedules"]["level"] == "warning"
+    assert found["work.schedules"]["message"].endswith("weekly")

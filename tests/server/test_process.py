@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +162,28 @@ async def test_a_secret_key_that_is_none_is_refused_at_the_start(tmp_path: Path,
     assert process.returncode == 6
     assert b"FOLIOT_SECRET_KEY is not a key" in said
     assert b"notakey" not in said
+
+
+async def test_servers_keep_schedules_and_take_a_template_without_input(start: Start, tmp_path: Path) -> None:
+    """Two servers and no `foliot up`: each time of a schedule makes one task."""
+    (_, url, said), (_, other, _) = [await start("server", "--port", "0") for _ in range(2)]
+    assert "with the scheduler" in said
+    moment = (datetime.now(UTC) - timedelta(seconds=5)).strftime("%Y-%m-%dT%H:%M:%S")
+    async with httpx.AsyncClient(base_url=url, headers=await local_headers(url, tmp_path), timeout=20) as http:
+        for path, name, spec in (
+            ("model-endpoints", "m", {"provider": "scripted", "default_model": "s", "script": [{"say": "{input}"}]}),
+            ("agents", "writer", {"model_ref": "m"}),
+            ("tasks", "brief", {"agent": "writer", "mode": "template"}),
+            ("task-schedules", "once", {"task_ref": "brief", "at": moment}),
+        ):
+            made = await http.post(f"/v1/{path}", json={"metadata": {"name": name}, "spec": spec})
+            assert made.status_code == 201, made.text
+        async with asyncio.timeout(60):
+            while not (slots := (await http.get("/v1/task-schedules/once/slots")).json()["slots"]):
+                await asyncio.sleep(0.2)
+            while slots[0]["state"] == "due":
+                slots = (await http.get("/v1/task-schedules/once/slots")).json()["slots"]
+        assert [slot["state"] for slot in slots] == ["fired"], slots
+        tasks = (await http.get("/v1/tasks", params={"labelSelector": "foliot.dev/task-schedule=once"})).json()["items"]
+        assert len(tasks) == 1
+    assert url != other

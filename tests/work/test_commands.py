@@ -8,7 +8,7 @@ import pytest
 
 from foliot.errors import InvalidInput
 from foliot.work.tasks.base import Command
-from foliot.work.tasks.commands import normalise
+from foliot.work.tasks.commands import BEGIN, from_template, normalise
 
 
 def test_a_session_is_not_taken_along_and_ignored() -> None:
@@ -30,3 +30,18 @@ def test_the_attachments_of_a_task_are_bounded_as_those_of_a_message(attachments
 def test_labels_are_texts(labels: dict[Any, Any]) -> None:
     with pytest.raises(InvalidInput, match=r"label .*: labels are texts"):
         normalise(Command("agent", "clerk", message="hi", labels=labels))
+
+
+@pytest.mark.parametrize(
+    ("template", "given", "message"),
+    [({}, {}, BEGIN), ({"topic": "x"}, {}, ""), ({}, {"topic": "x"}, "")],
+)
+def test_a_template_that_is_used_without_words_begins(
+    template: dict[str, str], given: dict[str, str], message: str
+) -> None:
+    document = {"metadata": {"name": "brief"}, "spec": {"agent": "a", "mode": "template", "input": template}}
+
+    command = from_template(document, Command("agent", "a", input=given))
+
+    assert command.message == message
+    assert from_template(document, Command("agent", "a", message="Go.", input=given)).message == "Go."

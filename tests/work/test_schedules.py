@@ -15,6 +15,7 @@ from foliot.store.base import Database, Delete, Document, Key, Put
 from foliot.store.resources.database import SqlResourceStore
 from foliot.store.triggers import Slot, slots_of
 from foliot.work.tasks.base import Tasks
+from foliot.work.triggers.schedule import neglected_since
 from foliot.work.triggers.scheduler import Scheduler
 from tests.work.task_book import Passing, TaskBook
 
@@ -449,8 +450,8 @@ async def test_a_task_by_hand_ignores_the_policy_and_says_who_asked(desk: Desk) 
     await desk.declare(input={"topic": "{{ trigger }}"})
     await desk.tick("2026-06-01T09:00")
     desk.now = at("2026-06-01T09:30")
-    first = await desk.scheduler.run_now("default", "weekly", by="ada", given={"extra": "x"})
-    second = await desk.scheduler.run_now("default", "weekly")
+    _, first = await desk.scheduler.run_now("default", "weekly", by="ada", given={"extra": "x"})
+    _, second = await desk.scheduler.run_now("default", "weekly")
     assert first is not None
     assert second is not None
     assert first.name == "weekly-manual-20260601-093000-001"
@@ -490,3 +491,41 @@ async def test_a_status_is_written_only_when_it_changes(desk: Desk) -> None:
         await desk.tick(f"2026-06-01T09:00:{second:02}")
         await desk.tick(f"2026-06-01T09:00:{second:02}", desk.another())
     assert await desk.store.revision() == revision
+
+
+# --- whether any process keeps schedules -----------------------------------------------------------------------------
+
+
+async def neglected(desk: Desk, when: str) -> float | None:
+    return neglected_since(await desk.get(), await desk.slots(), now=at(when))
+
+
+async def test_a_new_schedule_is_neglected_until_a_scheduler_looks(desk: Desk) -> None:
+    await desk.declare()
+    assert await neglected(desk, "2026-06-01T08:58:20") is None, "one looks within seconds"
+    assert await neglected(desk, "2026-06-01T08:59:00") == MORNING
+
+    await desk.tick("2026-06-01T08:59:00")
+    assert await neglected(desk, "2026-06-01T08:59:59") is None
+
+
+async def test_a_schedule_is_neglected_from_the_first_time_that_nothing_decided(desk: Desk) -> None:
+    await desk.declare()
+    await desk.tick("2026-06-01T09:00:00")
+    desk.book.end(f"default/{desk.book.names[-1]}")
+    await desk.tick("2026-06-01T09:00:10")
+    assert await neglected(desk, "2026-06-01T10:00:20") is None
+    assert await neglected(desk, "2026-06-01T12:30:00") == at("2026-06-01T10:00:00")
+
+    await desk.tick("2026-06-01T12:30:00")
+    desk.book.end(f"default/{desk.book.names[-1]}")
+    assert await neglected(desk, "2026-06-01T12:30:00") is None
+
+
+async def test_a_schedule_that_waits_or_rests_is_not_neglected(desk: Desk) -> None:
+    await desk.declare(missed="all")
+    await desk.tick("2026-06-01T09:00:00")
+    assert await neglected(desk, "2026-06-01T12:30:00") is None, "forbid waits for the task of nine"
+
+    await desk.declare("resting", suspend=True)
+    assert neglected_since(await desk.get("resting"), [], now=MORNING + 3600) is None

@@ -14,7 +14,7 @@ from foliot.kernel.identity import acting
 if TYPE_CHECKING:
     from foliot.cli.served import ServedClient
     from foliot.runtime.groups.groups import StoreGroups
-    from foliot.work.tasks.service import TaskService
+    from foliot.runtime.inside import Inside
 
 T = TypeVar("T")
 
@@ -49,12 +49,12 @@ async def connected() -> AsyncGenerator[StoreGroups]:
 
     for warning in settings.warnings:
         warn(warning)
-    async with opened_store(settings, tasks=_tasks, caller=acting("", whoami(), "cli")) as store:
+    async with opened_store(settings, inside=_inside, caller=acting("", whoami(), "cli")) as store:
         yield store
 
 
 @asynccontextmanager
-async def _tasks() -> AsyncGenerator[TaskService]:
+async def _inside() -> AsyncGenerator[Inside]:
     """Opens what accepts and ends work, for the few commands that do; tools may be modules of the current folder."""
 
     from foliot.cli.runtimes import STORE_WAIT, tools_from
@@ -62,7 +62,7 @@ async def _tasks() -> AsyncGenerator[TaskService]:
 
     tools_from((os.getcwd(),))
     async with Runtime(settings=current().store_settings(), store_wait=STORE_WAIT) as runtime:
-        yield runtime.inside.tasking.tasks
+        yield runtime.inside
 
 
 def namespace() -> str:

@@ -246,11 +246,12 @@ class Fates(Struct, frozen=True):
 
 
 class Fired(Struct, frozen=True):
-    """A task that a schedule made right now: its id and phase; or, without one, why there is none."""
+    """The outcome of a schedule that ran right now: its task, the session that it spoke to, or why there is neither."""
 
     task: str = ""
     phase: str = ""
     reason: str = ""
+    session: str = ""
 
 
 class Sent(Struct, frozen=True):

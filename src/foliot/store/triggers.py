@@ -67,6 +67,11 @@ async def known_of(database: Database, schedule: str, *, upto: float) -> Known |
     return Known(state[0]["timing"], state[0]["since"], last[0]["slot"], due)
 
 
+async def schedules_with_due_slots(database: Database) -> list[str]:
+    """Returns the schedules of which a slot was decided, and is not settled."""
+    return [row["schedule"] for row in await database.read("slot_schedules")]
+
+
 def begin(schedule: str, timing: str, first: float, since: float) -> Tx[None]:
     """Slots count from `first` on for a schedule that is new, and from `since` on when its timing is another one."""
     state: Row | None = None

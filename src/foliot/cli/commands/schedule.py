@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from foliot.cli.errors import warn
 from foliot.cli.invocation import current
 from foliot.cli.logs import configure
 from foliot.cli.reach import connected, namespace, run
@@ -25,7 +26,7 @@ from foliot.resources import cron
 from foliot.resources.cron import time_zone_problem
 from foliot.resources.kinds import phase_of
 from foliot.settings.settings import mask_password
-from foliot.work.triggers.schedule import Cron, read_schedule, zone_of
+from foliot.work.triggers.schedule import NOBODY_KEEPS, Cron, neglected_since, read_schedule, zone_of
 from foliot.work.triggers.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -109,9 +110,18 @@ async def _slots(name: str, output: str, limit: int) -> int:
         out(as_json([_entry(slot) for slot in found]))
     elif found:
         out(_slot_table(found, document["spec"].get("time_zone", "UTC")))
-    else:
+    if neglected := neglect(document, found):
+        warn(neglected)
+    elif not found:
         out("It has not been due yet.", err=True)
     return 0
+
+
+def neglect(document: Document, slots: Sequence[Slot]) -> str:
+    """Returns a sentence about a schedule at which no process looks; blank when one does."""
+    since = neglected_since(document, slots, now=time.time())
+    zone = document["spec"].get("time_zone", "UTC")
+    return f"Nothing was decided since {_local(since, zone)}: {NOBODY_KEEPS}." if since is not None else ""
 
 
 @schedule.command("run")
@@ -121,7 +131,7 @@ async def _slots(name: str, output: str, limit: int) -> int:
 def run_command(name: str, given: tuple[str, ...], output: str) -> int:
     """Make a task of the schedule right now, whatever its times and its concurrency policy say.
 
-    Prints the name of the task; a worker does it.
+    Prints the name of the task, which a worker does; or the id of the session to which it said something.
     """
     return run(_run(name, pairs(given, "--input"), output))
 
@@ -129,10 +139,11 @@ def run_command(name: str, given: tuple[str, ...], output: str) -> int:
 async def _run(name: str, given: dict[str, str], output: str) -> int:
     async with connected() as triggers:
         fired = await triggers.schedules.run(name, namespace=namespace(), by=whoami(), given=given)
-    if not fired.task:
+    if not (fired.task or fired.session):
         hint = f"`foliot schedule slots {name}` shows what happened."
         raise FoliotError(f"No task was made: {fired.reason}", hint=hint)
-    out(as_json({"task": fired.task, "phase": fired.phase}) if output == "json" else fired.task)
+    made = {"session": fired.session} if fired.session else {"task": fired.task, "phase": fired.phase}
+    out(as_json(made) if output == "json" else fired.session or fired.task)
     return 0
 
 
@@ -201,9 +212,11 @@ def _text(document: Document, following: Sequence[int], slots: Sequence[Slot]) -
     zone, phase = spec.get("time_zone", "UTC"), phase_of(document)
     facts = {
         "Name": document["metadata"]["name"],
-        "Makes": f"tasks after {spec['task_ref']}",
+        "Makes": f"tasks after {spec['task_ref']}" if spec.get("task_ref") else "",
+        "Says": f"a message to agent {spec['session']['agent']}" if spec.get("session") else "",
         "When": f"{spec.get('schedule') or spec.get('at')} ({zone})",
-        "Phase": phase if phase != "Pending" else "Pending: `foliot schedule serve` has not looked at it yet",
+        "Phase": phase if phase != "Pending" else "Pending: no process has looked at it yet",
+        "Warning": neglect(document, slots),
         "Error": status.get("lastError", ""),
         "While one runs": spec.get("concurrency_policy", "forbid"),
         "What was missed": f"{spec.get('missed', 'skip')}, deadline {spec.get('starting_deadline_seconds', 300)} s",

@@ -1,4 +1,4 @@
-"""`foliot server`: the HTTP API. `foliot up`: the API, a worker and the scheduler in one process."""
+"""`foliot server`: the HTTP API and the scheduler. `foliot up`: with a worker besides, in one process."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from foliot.store.queue.placement import REGION, Offer
 if TYPE_CHECKING:
     from foliot.runtime.runtime import Runtime
     from foliot.server.http.serve import Listen
+    from foliot.work.triggers.scheduler import Scheduler
     from foliot.work.worker.worker import Worker
 
 
@@ -135,7 +136,7 @@ GRACE: Final = 30.0
 @listening
 @click.pass_context
 def server(context: click.Context, **flags: Unpack[Flags]) -> int | None:
-    """Serve the HTTP API until SIGTERM or Ctrl-C. Workers do the runs: see `foliot worker` and `foliot up`.
+    """Serve the HTTP API, and keep schedules, until SIGTERM or Ctrl-C. Workers do the runs: see `foliot worker`.
 
     Commands of the same user with the same FOLIOT_HOME are let in by the key in its file `local.key`, which the server
     makes when it first starts. Everybody else needs a token: `foliot tokens create`.
@@ -177,41 +178,43 @@ def up(capacity: int | None, region: str, **flags: Unpack[Flags]) -> int:
 
 
 async def _serve(signals: StopSignals, *, insecure: bool) -> int:
-    async with _opened() as runtime, _reachable(runtime, insecure=insecure):
+    async with _opened() as runtime, _reachable(runtime, "the scheduler", insecure=insecure):
         tasking = runtime.inside.tasking
-        await signals.wait_beside(tasking.housekeeper(current().store_settings()).run(), tasking.timekeeper().run())
+        housekeeper = tasking.housekeeper(current().store_settings())
+        await signals.wait_beside(housekeeper.run(), tasking.timekeeper().run(), _scheduler(runtime).run())
         out("Stopping: requests under way are finished …", err=True)
     return 0
 
 
 async def _up(capacity: int | None, region: str, signals: StopSignals, *, insecure: bool) -> int:
     from foliot.cli.commands.worker import enforced_line, mcp_kept_in_step, places_line
-    from foliot.runtime.session_posts import RuntimePosts
-    from foliot.work.triggers.scheduler import Scheduler
 
     async with _opened() as runtime, mcp_kept_in_step(runtime):
         tasking = runtime.inside.tasking
         tasking.performer.stream = True  # whoever follows a run here sees answers as they are written
         worker = _worker(runtime, capacity, region)
-        scheduler = Scheduler(
-            tasking.database,
-            runtime.inside.resources,
-            tasking.tasks,
-            clock=runtime.inside.clock,
-            posts=RuntimePosts(runtime.inside.sessions, tasking.database, clock=runtime.inside.clock),
-        )
         async with _reachable(runtime, f"a worker with {places_line(capacity)} and the scheduler", insecure=insecure):
             out(enforced_line(await tasking.enforced()), err=True)
             worker.probe()
             working = asyncio.create_task(worker.run())
             try:
                 housekeeper = tasking.housekeeper(current().store_settings())
-                await signals.wait_beside(_while(working), scheduler.run(), housekeeper.run())
+                await signals.wait_beside(_while(working), _scheduler(runtime).run(), housekeeper.run())
             finally:
                 out("Stopping: runs under way may go on for a while …", err=True)
                 worker.drain()
                 await asyncio.wait({working})
     return 0
+
+
+def _scheduler(runtime: Runtime) -> Scheduler:
+    """The keeper of schedules. Any number of processes may have one: each time of a schedule is dealt with once."""
+    from foliot.runtime.session_posts import RuntimePosts
+    from foliot.work.triggers.scheduler import Scheduler
+
+    inside = runtime.inside
+    posts = RuntimePosts(inside.sessions, inside.database, clock=inside.clock)
+    return Scheduler(inside.database, inside.resources, inside.tasking.tasks, clock=inside.clock, posts=posts)
 
 
 def _worker(runtime: Runtime, capacity: int | None, region: str) -> Worker:

@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from contextlib import suppress
+from typing import Any
 
 import click
 import msgspec
@@ -87,7 +88,7 @@ def why(name: str | None, output: str) -> int:
     \b
     foliot why                               the newest run
     foliot why 01k3                          a run, by the beginning of its id
-    foliot why weekly-brief                  a task, by its name
+    foliot why weekly-brief                  a task, by its name, else a schedule
 
     Everything is read from what was recorded; nothing is guessed. RUN is an id or the beginning of one, TASK a name,
     or the beginning or end of one; the newest run when left out.
@@ -98,7 +99,13 @@ def why(name: str | None, output: str) -> int:
 async def _why(word: str | None, output: str) -> int:
     async with reached() as client:
         work = client
-        info = await _run_or_task(work, word)
+        try:
+            info = await _run_or_task(work, word)
+        except NotFound:
+            if word is None or (told := await _schedule_text(client, word)) is None:
+                raise
+            out(as_json({"schedule": word, "text": told}) if output == "json" else told)
+            return 0
         if isinstance(info, RunInfo) and info.phase == "pending" and TASK_LABEL in info.labels:
             # It has no story of its own yet: what keeps it waiting is the business of its task.
             info = await work.tasks.get(info.labels[TASK_LABEL], namespace=info.namespace)
@@ -112,6 +119,23 @@ async def _why(word: str | None, output: str) -> int:
     else:
         out(_text(info, explanation))
     return 0
+
+
+async def _schedule_text(client: Groups, word: str) -> str | None:
+    """Says how a schedule of this name stands; None when there is none."""
+    from foliot.cli.commands.schedule import neglect
+
+    try:
+        document = await client.schedules.get(word.removeprefix("schedule/"), namespace=namespace())
+    except NotFound:
+        return None
+    name = document["metadata"]["name"]
+    newest = await client.schedules.slots(name, namespace=namespace(), limit=20)
+    status: dict[str, Any] = document.get("status") or {}
+    error: str = status.get("lastError", "")
+    last = f"Its last time was {newest[0].state}: {one_line(newest[0].task or newest[0].reason)}." if newest else ""
+    said = [f"{paint(name, bold=True)}  {paint('schedule', dim=True)}", neglect(document, newest), error, last]
+    return "\n".join([each for each in said if each] + [f"`foliot schedule slots {name}` shows every time."])
 
 
 async def _run_or_task(work: Groups, word: str | None) -> RunInfo | TaskInfo:

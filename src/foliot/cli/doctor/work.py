@@ -12,10 +12,12 @@ from foliot.common.text import counted
 from foliot.engine.telemetry.standing import StoreSnapshot, look, waits_for
 from foliot.resources.kinds import phase_of
 from foliot.store.audit.log import SqlAuditLog
-from foliot.store.base import Filter, Requirement
+from foliot.store.base import Document, Filter, Requirement
 from foliot.store.database_clock import NOTABLE
 from foliot.store.queue.limits import list_classes
 from foliot.store.queue.placement import fits, lacked_by
+from foliot.store.triggers import slots_of
+from foliot.work.triggers.schedule import NOBODY_KEEPS, neglected_since
 
 if TYPE_CHECKING:
     from foliot.store.base import Database, ResourceStore
@@ -46,7 +48,7 @@ async def look_at_work(database: Database, resources: ResourceStore) -> Findings
     yield _dead_letters(standing)
     yield await _waiting(database, now)
     yield await _approvals(resources, now)
-    yield await _schedules(resources)
+    yield await _schedules(database, resources, now)
     yield await _classes(database, now)
 
 
@@ -212,7 +214,7 @@ async def _approvals(resources: ResourceStore, now: float) -> Finding:
     )
 
 
-async def _schedules(resources: ResourceStore) -> Finding:
+async def _schedules(database: Database, resources: ResourceStore, now: float) -> Finding:
     page = await resources.list(Filter(kind="TaskSchedule"))
     broken = [item for item in page.items if phase_of(item) == "Error"]
     if broken:
@@ -224,7 +226,17 @@ async def _schedules(resources: ResourceStore) -> Finding:
             f"{counted(len(broken), 'schedule fails', 'schedules fail')}: {names}",
             "`foliot describe` says more",
         )
+    neglected = [item for item in page.items if await _is_neglected(database, item, now)]
+    if neglected:
+        names = listed([item["metadata"]["name"] for item in neglected])
+        told = f"{counted(len(neglected), 'schedule is', 'schedules are')} not looked at, and {NOBODY_KEEPS}: {names}"
+        return Finding(AREA, "work.schedules", "warning", told, "start one of them")
     return Finding(AREA, "work.schedules", "ok", f"{counted(len(page.items), 'schedule')}, none of them in error")
+
+
+async def _is_neglected(database: Database, document: Document, now: float) -> bool:
+    newest = await slots_of(database, document["metadata"]["uid"])
+    return neglected_since(document, newest, now=now) is not None
 
 
 async def _classes(database: Database, now: float) -> Finding:

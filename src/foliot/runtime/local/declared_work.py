@@ -21,7 +21,7 @@ from foliot.work.tasks.list import TaskList
 from foliot.work.views.document import outline, status_outline
 
 if TYPE_CHECKING:
-    from foliot.work.tasks.service import TaskService
+    from foliot.runtime.inside import Inside
 
 
 # Told the namespace of a task that is about to be accepted; gives more of its transaction.
@@ -31,13 +31,13 @@ Recorded: TypeAlias = Callable[[str], TaskBody]
 class DeclaredWork:
     """The work of the Tasks declared in one store.
 
-    `tasks` opens the service that accepts and ends work, only when needed.
+    `inside` opens what accepts and ends work, only when needed.
     """
 
-    def __init__(self, database: Database, tasks: Callable[[], AbstractAsyncContextManager[TaskService]]) -> None:
+    def __init__(self, database: Database, inside: Callable[[], AbstractAsyncContextManager[Inside]]) -> None:
         self._database = database
         self._list = TaskList(database)
-        self._tasks = tasks
+        self._inside = inside
 
     async def shown(self, documents: Iterable[Document]) -> list[Document]:
         """The documents, those of tasks with the status of their work."""
@@ -87,12 +87,14 @@ class DeclaredWork:
         if not wanted:
             return []
         taken: list[Taken] = []
-        async with self._tasks() as tasks:
+        async with self._inside() as inside:
             for document in wanted:
                 space, name = document["metadata"]["namespace"], document["metadata"]["name"]
                 try:
                     in_transaction = recorded(space) if recorded is not None else None
-                    accepted = await tasks.accept_declared(document, identity=identity, in_transaction=in_transaction)
+                    accepted = await inside.tasking.tasks.accept_declared(
+                        document, identity=identity, in_transaction=in_transaction
+                    )
                 except FoliotError as error:
                     taken.append(Taken(space, name, error=error))
                 else:
@@ -158,8 +160,8 @@ class DeclaredWork:
         """
         try:
             await self._list.get(namespace, name)
-            async with self._tasks() as tasks:
-                info = await tasks.end(namespace, name, by=by, in_transaction=in_transaction, wait=wait)
+            async with self._inside() as inside:
+                info = await inside.tasking.tasks.end(namespace, name, by=by, in_transaction=in_transaction, wait=wait)
         except NotFound:
             return None
         return outline(info)

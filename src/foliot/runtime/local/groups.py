@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from foliot.runtime.local.work import LocalApprovals, LocalQuestions, LocalRuns, LocalTasks
     from foliot.settings.settings import Settings
     from foliot.store.secrets.sealing import Sealer
-    from foliot.work.tasks.service import TaskService
 
 
 class StoredGroups(StoreGroups):
@@ -45,14 +44,14 @@ class StoredGroups(StoreGroups):
         store: ResourceStore,
         settings: Settings,
         *,
-        tasks: Callable[[], AbstractAsyncContextManager[TaskService]],
+        inside: Callable[[], AbstractAsyncContextManager[Inside]],
         caller: Identity = NOBODY,
     ) -> None:
-        """`tasks` opens what accepts and ends work, when that is needed; `caller` is who uses the verbs."""
+        """`inside` opens what accepts and ends work, when that is needed; `caller` is who uses the verbs."""
         self.database = database
         self.store = store
         self._settings = settings
-        self._tasks = tasks
+        self._inside = inside
         self._caller = caller
 
     @property
@@ -88,25 +87,25 @@ class StoredGroups(StoreGroups):
     def _declared_work(self) -> DeclaredWork:
         from foliot.runtime.local.declared_work import DeclaredWork
 
-        return DeclaredWork(self.database, self._tasks)
+        return DeclaredWork(self.database, self._inside)
 
     @property
     def schedules(self) -> LocalSchedules:
         from foliot.runtime.local.operations import LocalSchedules
 
-        return LocalSchedules(self.database, self.store, self._tasks)
+        return LocalSchedules(self.database, self.store, self._inside)
 
     @property
     def channels(self) -> LocalChannels:
         from foliot.runtime.local.operations import LocalChannels
 
-        return LocalChannels(self.database, self.store, self._tasks, caller=self._caller)
+        return LocalChannels(self.database, self.store, self._inside, caller=self._caller)
 
     @property
     def webhooks(self) -> LocalWebhooks:
         from foliot.runtime.local.operations import LocalWebhooks
 
-        return LocalWebhooks(self.database, self.store, self._tasks)
+        return LocalWebhooks(self.database, self.store, self._inside)
 
     @property
     def audit(self) -> LocalAudit:
@@ -151,7 +150,7 @@ class LocalGroups(Groups):
             inside.database,
             inside.resources,
             inside.settings,
-            tasks=lambda: nullcontext(inside.tasking.tasks),  # most of what is declared has nothing to do with them
+            inside=lambda: nullcontext(inside),  # most of what is declared has nothing to do with them
             caller=self._caller,
         )
 
@@ -247,10 +246,10 @@ def whoami() -> str:
 async def opened_store(
     settings: Settings,
     *,
-    tasks: Callable[[], AbstractAsyncContextManager[TaskService]] | None = None,
+    inside: Callable[[], AbstractAsyncContextManager[Inside]] | None = None,
     caller: Identity = NOBODY,
 ) -> AsyncGenerator[StoredGroups]:
-    """The groups that need no engine, on the store that the settings name. `tasks` and `caller` are as there.
+    """The groups that need no engine, on the store that the settings name. `inside` and `caller` are as there.
 
     Raises `UsageError` for a store that cannot be named so, `Unavailable` when it does not answer.
     """
@@ -264,15 +263,15 @@ async def opened_store(
         return load_keyring(settings, create=create)
 
     @asynccontextmanager
-    async def opened() -> AsyncGenerator[TaskService]:
+    async def opened() -> AsyncGenerator[Inside]:
         from foliot.runtime.runtime import Runtime
 
         async with Runtime(settings=settings) as runtime:
-            yield runtime.inside.tasking.tasks
+            yield runtime.inside
 
     database = await open_database(settings.store)
     try:
         store = SqlResourceStore(database, keyring, existing=partial(keyring, create=False))
-        yield StoredGroups(database, store, settings, tasks=tasks or opened, caller=caller)
+        yield StoredGroups(database, store, settings, inside=inside or opened, caller=caller)
     finally:
         await database.close()

@@ -49,9 +49,9 @@ from foliot.store.triggers import Slot, WebhookDelivery, deliveries_of, delivery
 from foliot.tools.governance.judge import PolicyQuestion
 
 if TYPE_CHECKING:
+    from foliot.runtime.inside import Inside
     from foliot.runtime.local.judge import Judging
     from foliot.settings.settings import Settings
-    from foliot.work.tasks.base import Tasks
 
 EXPORTED_AT_ONCE: Final = 500
 
@@ -190,14 +190,14 @@ class LocalWorkers(WorkerGroup):
 
 
 class _Triggers:
-    """The base of schedules and webhooks. `tasks` opens the service that accepts work, only when a task is made."""
+    """The base of schedules and webhooks. `inside` opens what accepts work, only when something is accepted."""
 
     def __init__(
-        self, database: Database, store: ResourceStore, tasks: Callable[[], AbstractAsyncContextManager[Tasks]]
+        self, database: Database, store: ResourceStore, inside: Callable[[], AbstractAsyncContextManager[Inside]]
     ) -> None:
         self._db = database
         self._store = store
-        self._tasks = tasks
+        self._inside = inside
 
     async def _declared(self, kind: str, namespace: str, name: str) -> Document:
         try:
@@ -223,15 +223,24 @@ class LocalSchedules(_Triggers, ScheduleGroup):
     async def run(
         self, name: str, *, namespace: str = "default", given: Mapping[str, str] | None = None, by: str = ""
     ) -> Fired:
+        from foliot.runtime.session_posts import RuntimePosts
         from foliot.work.triggers.scheduler import Scheduler
 
         await self.get(name, namespace=namespace)
-        async with self._tasks() as tasks:
-            task = await Scheduler(self._db, self._store, tasks).run_now(namespace, name, by=by, given=given or {})
+        async with self._inside() as inside:
+            posts = RuntimePosts(inside.sessions, inside.database, clock=inside.clock)
+            scheduler = Scheduler(self._db, self._store, inside.tasking.tasks, posts=posts)
+            slot, task = await scheduler.run_now(namespace, name, by=by, given=given or {})
         if task is not None:
             return Fired(task.id, task.phase)
-        (slot, *_) = await self.slots(name, namespace=namespace, limit=1)
-        return Fired(reason=slot.reason.partition(": ")[2] or "it is tried again by whoever runs the scheduler")
+        return _fired(next(each for each in await self.slots(name, namespace=namespace) if each.slot == slot))
+
+
+def _fired(slot: Slot) -> Fired:
+    """Returns what a slot that made no task has come to."""
+    if slot.state == "fired":
+        return Fired(session=slot.reason.removeprefix("session "))
+    return Fired(reason=slot.reason.partition(": ")[2] or "it is tried again by whatever keeps schedules")
 
 
 class LocalChannels(_Triggers, ChannelGroup):
@@ -331,8 +340,8 @@ class LocalWebhooks(_Triggers, WebhookGroup):
         from foliot.work.triggers.webhook import read_webhook
 
         read = read_webhook(await self._declared(WEBHOOK, namespace, name))
-        async with self._tasks() as tasks:
-            answer = await Webhooks(self._db, self._store, tasks).replay(read, id, time.time(), by=by)
+        async with self._inside() as inside:
+            answer = await Webhooks(self._db, self._store, inside.tasking.tasks).replay(read, id, time.time(), by=by)
         return answer.document["task"]
 
     async def send_test(
@@ -349,8 +358,8 @@ class LocalWebhooks(_Triggers, WebhookGroup):
         from foliot.work.triggers.webhook import read_webhook
 
         read = read_webhook(await self.get(name, namespace=namespace))
-        async with self._tasks() as tasks:
-            webhooks = Webhooks(self._db, self._store, tasks)
+        async with self._inside() as inside:
+            webhooks = Webhooks(self._db, self._store, inside.tasking.tasks)
             answer = await webhooks.try_out(read, body, time.time(), event_id=event_id, headers=headers or {}, by=by)
         return Sent(answer.status, dict(answer.document))
 

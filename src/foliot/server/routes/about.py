@@ -20,7 +20,7 @@ router = new_router("server")
 
 @router.get("/")
 async def root() -> Response:
-    """What answers at this address, and where its parts are."""
+    """Tells what this server is, and where its parts are."""
     return Json(
         {
             "name": "Foliot",

@@ -30,6 +30,10 @@ UPDATE schedule_slot SET state = :state, reason = :reason, task = :task, decided
 SELECT slot, kind, command, claimed_at FROM schedule_slot
  WHERE schedule = :schedule AND state = 'due' ORDER BY slot LIMIT 100;
 
+-- name: slot_schedules
+-- The schedules with a slot that is not settled.
+SELECT DISTINCT schedule FROM schedule_slot WHERE state = 'due';
+
 -- name: slot_get
 SELECT slot, kind, state, reason, task, claimed_at, decided_at FROM schedule_slot
  WHERE schedule = :schedule AND slot = :slot;

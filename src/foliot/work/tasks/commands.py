@@ -233,7 +233,7 @@ def command_of(document: Mapping[str, Any]) -> Command:
     check_labels(metadata.get("annotations") or (), what="annotation")
     check_chosen_name(metadata["name"])
     given = dict(spec.get("input") or {})
-    # A template is given its input with each use of it.
+    # A template is given its input with each use of it, see `from_template`.
     needs_words = not any(given.values()) and spec.get("mode") != "template"
     return Command(
         target_kind="system" if spec.get("system") else "agent",
@@ -279,6 +279,7 @@ def from_template(template: Document, given: Command, *, by_operator: bool = Fal
     if template.get("spec", {}).get("mode") != "template":
         raise InvalidInput(f'task template "{name}" must set spec.mode=template')
     base = command_of(template)
+    input = {**base.input, **given.input}
     if given.execution_policy is not None and (wrong := policy_problem(given.execution_policy)) is not None:
         raise InvalidInput(f"invalid policy: {wrong[1]}", hint="nothing was accepted")
     default = Command(target_kind=base.target_kind, target="")
@@ -287,13 +288,15 @@ def from_template(template: Document, given: Command, *, by_operator: bool = Fal
         for field in Command.__struct_fields__
         if field not in _MERGED and (value := getattr(given, field)) != getattr(default, field)
     }
+    if not chosen.get("message") and not any(input.values()):
+        chosen["message"] = BEGIN
     return replace(
         base,
         **chosen,
         name=given.name,
         template=f"{base.namespace}/{name}",
         idempotency_key=given.idempotency_key,
-        input={**base.input, **given.input},
+        input=input,
         labels={**base.labels, **given.labels},
         # What a template declares can be narrowed by who uses it, and not widened.
         execution_policy=strictest(base.execution_policy, given.execution_policy),

@@ -23,6 +23,7 @@ from foliot.resources import cron
 from foliot.resources.paths import fill
 from foliot.resources.references import qualified
 from foliot.store.base import DeclaredBy, Document, Key
+from foliot.store.triggers import Slot
 from foliot.work.tasks.base import Command
 from foliot.work.triggers.session_orders import SessionOrder, session_order
 
@@ -309,6 +310,11 @@ class SlotOrder(Struct, frozen=True):
     session: SessionOrder | None = None
 
 
+# A process that keeps schedules looks every 5 s; one that is killed may be started again meanwhile.
+NEGLECTED_AFTER: Final = 30.0
+NOBODY_KEEPS: Final = "no process keeps schedules: start `foliot server`, `foliot up` or `foliot schedule serve`"
+
+
 class Schedule(Struct, frozen=True):
     """A TaskSchedule with every default filled in."""
 
@@ -385,6 +391,25 @@ def read_schedule(document: Document) -> Schedule:
         declarer=declarer.user,
         by_operator=declarer.operator,
     )
+
+
+def neglected_since(document: Document, slots: Iterable[Slot], *, now: float) -> float | None:
+    """Returns since when no process has looked at a schedule that is due; None when one has, as far as it shows.
+
+    `slots` are its newest ones. A scheduler looks at a new schedule within seconds, and at each time when it comes.
+    """
+    schedule = read_schedule(document)
+    status: dict[str, Any] = document.get("status") or {}
+    if schedule.suspend or status.get("phase") == "Suspended":
+        return None
+    since: float | None = schedule.updated
+    if status.get("observedGeneration") == schedule.generation:
+        if status.get("activeRuns"):  # `forbid` waits for them
+            return None
+        decided = [each.slot / 1000 for each in slots if each.kind == "clock" and each.slot <= now * 1000]
+        slot = schedule.timing.after(max(schedule.updated, *decided, 0.0))
+        since = None if slot is None else start_of(schedule.timing, schedule.rule, schedule.uid, slot)
+    return since if since is not None and since < now - NEGLECTED_AFTER else None
 
 
 def order_for(schedule: Schedule, slot: int) -> SlotOrder:

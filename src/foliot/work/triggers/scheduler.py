@@ -34,6 +34,7 @@ from foliot.store.triggers import (
     forget_schedule,
     forget_slots,
     known_of,
+    schedules_with_due_slots,
     settle,
     slots_of,
 )
@@ -113,7 +114,9 @@ class Firing:
 
     async def _post(self, order: SessionOrder) -> str:
         if self._posts is None:
-            raise Unavailable("this process says nothing to sessions: `foliot up` does, and `foliot schedule serve`")
+            raise Unavailable(
+                "this process says nothing to sessions: `foliot server` does, and `foliot schedule serve`"
+            )
         return await self._posts.post(order)
 
     async def active(self, spawner: str) -> list[TaskInfo]:
@@ -332,6 +335,9 @@ class Scheduler:
             else:
                 self._due.pop(uid, None)
                 self._gone[uid] = now + GONE_FOR
+        for uid in await schedules_with_due_slots(self._database):
+            if self._calm.pop(uid, None) is not None:  # another process left a slot that somebody asked for by hand
+                self._due[uid] = now
         await self._attend_all([uid for uid, due in self._due.items() if due <= now], now)
         for uid in [uid for uid, when in self._gone.items() if when <= now]:
             await self._database.write(forget_schedule, uid)
@@ -340,8 +346,8 @@ class Scheduler:
 
     async def run_now(
         self, namespace: str, name: str, *, by: str = "", given: Mapping[str, str] | None = None
-    ) -> TaskInfo | None:
-        """Make a task of the schedule now, whatever its policy says; None when the slot says why there is none.
+    ) -> tuple[int, TaskInfo | None]:
+        """Make a task of the schedule now, whatever its policy says. Returns its slot, which says why there is none.
 
         Raises `NotFound` for the schedule.
         """
@@ -358,7 +364,7 @@ class Scheduler:
             slot += 1
         finished = await self._firing.finish(schedule.uid, slot, order, claimed_at=now, now=now)
         await self._status.refresh(schedule, document, now)
-        return finished.task
+        return slot, finished.task
 
     # --- resting -------------------------------------------------------------------------------------------------
 
