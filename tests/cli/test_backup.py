@@ -60,14 +60,6 @@ def test_programs_get_json(foliot, team, tmp_path) -> None:
     assert checked["store"] is None
 
 
-def test_for_postgres_the_tool_to_use_is_named_without_the_password(foliot, tmp_path) -> None:
-    for words, instead in (("backup",), "pg_dump"), (("restore",), "pg_restore"):
-        said = foliot("--store", "postgresql://me:hidden@db/foliot", *words, tmp_path / "b.tar")
-        assert said.code == 2
-        assert f"use: {instead}" in said.err
-        assert "hidden" not in said.err
-
-
 def test_a_backup_that_is_not_there_is_not_found(foliot, tmp_path) -> None:
     assert foliot("restore", tmp_path / "none.tar").code == 3
 

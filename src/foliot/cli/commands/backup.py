@@ -1,4 +1,4 @@
-"""`foliot backup` and `foliot restore`: a copy of the embedded store, taken while it is in use, and put back."""
+"""`foliot backup` and `foliot restore`: a copy of the store, taken while it is in use, and put back."""
 
 from __future__ import annotations
 
@@ -37,11 +37,16 @@ def backup(file: Path, output: str) -> int:
 
     The copy is of one moment, and is looked through before it gets its name. Secrets in it stay sealed: the key that
     opens them is NOT in it, so keep a copy of the key file in another place.
+
+    A store in PostgreSQL is dumped by the pg_dump that fits the server: on PATH, in the usual places of the system, or
+    of the extra `services`.
     """
     from foliot.store.backup import back_up
 
     settings = current().store_settings()
-    store = _embedded(settings, f"pg_dump --format=custom --file={file} {mask_password(settings.store)}")
+    store = _file_of(settings)
+    if store is None:
+        return run(_dump(settings, file.absolute(), output))
     manifest = back_up(store, file.absolute())
     if output == "json":
         out(as_json({"file": str(file.absolute()), **_plain(manifest)}))
@@ -71,6 +76,9 @@ def restore(file: Path | None, force: bool, check: bool, renew: bool, yes: bool,
 
     A key that its secrets need and that is not here is named, with and without --check, and the exit code is 6. The
     store is put back all the same: the key can follow.
+
+    Into PostgreSQL it is put back by pg_restore, in one transaction; --force renames the schema of a store that is
+    there.
 
     --renew is for a store, of either kind, that was put back without this command in a way that it cannot notice: a
     copied file, a disk snapshot, rows put back into tables of PostgreSQL. Versions of resources and watches begin anew,
@@ -107,7 +115,9 @@ def _restore(file: Path, force: bool, check: bool, output: str) -> int:
     from foliot.store.backup import verify
 
     settings = current().store_settings()
-    store = _embedded(settings, f"pg_restore --clean --if-exists --dbname={mask_password(settings.store)} {file}")
+    store = _file_of(settings)
+    if store is None:
+        return run(_undump(settings, file.absolute(), force, check, output))
     aside = None
     if check:
         manifest = verify(file.absolute())
@@ -149,11 +159,59 @@ def _missing(manifest: Manifest, settings: Settings) -> tuple[list[str], str]:
     return missing, f"{_key_place(settings)} has {_named(here)}"
 
 
-def _embedded(settings: Settings, instead: str) -> Path:
-    path = _file_of(settings)
-    if path is None:
-        raise UsageError("the store is PostgreSQL, which has tools of its own for this", hint=f"use: {instead}")
-    return path
+async def _dump(settings: Settings, file: Path, output: str) -> int:
+    from foliot.store.postgres.backup import back_up
+
+    about = await back_up(settings.store, file)
+    if output == "json":
+        out(as_json({"file": str(file), **about}))
+        return 0
+    out(f"{file}: {about['bytes']} bytes, schema {about['schema']}, PostgreSQL {about['postgres']}")
+    out(f"Secrets in it stay sealed: keep a copy of {_key_place(settings)} as well, in another place.", err=True)
+    return 0
+
+
+async def _undump(settings: Settings, file: Path, force: bool, check: bool, output: str) -> int:
+    from foliot.store.postgres.backup import restore as put_back
+    from foliot.store.postgres.backup import verify
+
+    where = mask_password(settings.store)
+    if check:
+        about, aside, missing = await verify(settings.store, file), "", ""
+    else:
+        about, aside = await put_back(settings.store, file, replace=force)
+        missing = await _missing_key(settings)
+    code = SecretError.exit_code if missing else 0
+    if output == "json":
+        told = {"store": None if check else where, "aside": aside or None, "missingKeys": [missing] if missing else []}
+        out(as_json({**told, **about}))
+        return code
+    out(f"{file}: whole, {about['bytes']} bytes" if check else f"{where}: restored, schema {about['schema']}")
+    if aside:
+        out(f"The store that was there is now the schema {aside}.", err=True)
+    if missing:
+        out(f"warning: its secrets need key {missing}, which {_key_place(settings)} does not have.", err=True)
+    if not check:
+        out("`foliot doctor` looks it over; `foliot resume` and workers go on with what was under way.", err=True)
+    return code
+
+
+async def _missing_key(settings: Settings) -> str:
+    """The id of the key that the store is sealed with, if it is not here. The store is brought up to date by it."""
+    from foliot.store.secrets.keyring import load_keyring
+    from foliot.store.secrets.store_key import key_of_store
+
+    database = await open_database(settings.store)
+    try:
+        needed = await key_of_store(database)
+    finally:
+        await database.close()
+    if not needed:
+        return ""
+    try:
+        return "" if needed in load_keyring(settings, create=False).key_ids else needed
+    except SecretError:
+        return needed
 
 
 def _file_of(settings: Settings) -> Path | None:

@@ -1,0 +1,273 @@
+"""Copies of a PostgreSQL store, taken and put back by PostgreSQL's own programs, `pg_dump` and `pg_restore`.
+
+A program older than the server cannot dump it, so one that fits is looked for. The password goes to it in the
+environment: arguments can be read by every user of the machine. What is put back is put back in one transaction, and a
+store that is there is renamed before, never overwritten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+
+from foliot.common.postgres_programs import program_folders
+from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, Unavailable
+from foliot.store.postgres.driver import DriverErrors, PostgresConnection, connect, explain, place
+from foliot.version import install_command
+
+CONNECT_WITHIN: Final = 30.0
+MAGIC: Final = b"PGDMP"
+# What the library of PostgreSQL reads in a URL. Our driver takes anything else for a setting of the server.
+_LIBRARY_PARAMETERS: Final = frozenset(
+    (
+        *("host", "port", "dbname", "user", "passfile", "sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl"),
+        *("target_session_attrs", "options", "connect_timeout", "application_name", "service", "channel_binding"),
+    )
+)
+_VERSION: Final = re.compile(r"\(PostgreSQL\)\s+(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a program reaches a database: the address without the password, and the environment that has it."""
+
+    address: str
+    environment: Mapping[str, str]
+
+
+def access_of(url: str) -> Access:
+    """Takes the password out of the URL of a store. Raises `InvalidInput` for a URL that cannot be read."""
+    place(url)
+    parts = urlsplit(url)
+    environment: dict[str, str] = {}
+    kept: list[tuple[str, str]] = []
+    settings: list[str] = []
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name == "password":
+            environment["PGPASSWORD"] = value
+        elif name in _LIBRARY_PARAMETERS:
+            kept.append((name, value))
+        else:
+            settings.append(f"-c {name}={value}".replace(" ", "\\ ").replace("-c\\ ", "-c "))
+    if settings:
+        environment["PGOPTIONS"] = " ".join(settings)
+    if parts.password is not None:
+        environment["PGPASSWORD"] = unquote(parts.password)
+    login, at, host = parts.netloc.rpartition("@")
+    user = quote(unquote(login.partition(":")[0]), safe="")
+    bare = parts._replace(scheme="postgresql", netloc=f"{user}{at}{host}", query=urlencode(kept, quote_via=quote))
+    return Access(urlunsplit(bare), environment)
+
+
+# --- programs ----------------------------------------------------------------------------------------------------
+
+
+def find_program(name: str, server: int, *, then: str) -> Path:
+    """Returns the program for a server of this major version: the same version, else the nearest newer one.
+
+    Raises `NotFound` that says which were found, where to get one, and what to type `then`.
+    """
+    found: dict[Path, int] = {}
+    for folder in program_folders(name):
+        program = (folder / name).resolve()
+        if program not in found and program.is_file() and (version := _version_of(program)) is not None:
+            found[program] = version
+    fitting = {program: version for program, version in found.items() if version >= server}
+    if fitting:
+        return min(fitting, key=lambda program: fitting[program])
+    old = ", ".join(f"{program} is {version}" for program, version in found.items())
+    raise NotFound(
+        f"the server is PostgreSQL {server}, and there is no {name} of that version here" + (f": {old}" if old else ""),
+        hint=f"install postgresql-client-{server}, or {install_command('services')}; where there is one: {then}",
+    )
+
+
+def _version_of(program: Path) -> int | None:
+    try:
+        said = subprocess.run([str(program), "--version"], capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = _VERSION.search(said.stdout)
+    return int(match[1]) if match else None
+
+
+async def _run(program: Path, *words: str, access: Access | None = None) -> None:
+    """Runs a program to its end. Raises `FoliotError` with what it said."""
+    environment = {**os.environ, **(access.environment if access is not None else {})}
+    process = await asyncio.create_subprocess_exec(
+        str(program),
+        *words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+    try:
+        _, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        said = errors.decode(errors="replace").strip()
+        raise FoliotError(f"{program.name} ended with code {process.returncode}: {said[-2000:]}")
+
+
+# --- taking ------------------------------------------------------------------------------------------------------
+
+
+async def back_up(url: str, file: Path) -> dict[str, Any]:
+    """Dumps the store into `file` while it is in use: one moment of it, in the custom format of pg_dump.
+
+    Raises `Conflict` when `file` is there, `NotFound` without a program that fits, `Unavailable`, `FoliotError`.
+    """
+    _check_free(file)
+    access = access_of(url)
+    async with _opened(url) as connection:
+        server = await _major(connection)
+        schema = await _schema_version(connection)
+    typed = f"pg_dump --password --format=custom --file={shlex.quote(str(file))} {shlex.quote(access.address)}"
+    program = find_program("pg_dump", server, then=typed)
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:  # for its owner alone
+        copy = Path(folder, file.name)
+        # Not by way of standard output: there it writes its table of contents a second time, behind the data, and what
+        # is cut off a copy is not missed.
+        await _run(program, "--format=custom", f"--file={copy}", f"--dbname={access.address}", access=access)
+        size = _place(copy, file)
+    return {"format": "pg_dump", "postgres": server, "schema": schema, "bytes": size}
+
+
+def _place(copy: Path, file: Path) -> int:
+    """Gives a whole dump its name; its size."""
+    copy.chmod(0o600)
+    with copy.open("rb") as opened:
+        os.fsync(opened.fileno())
+    _check_free(file)
+    copy.rename(file)
+    return file.stat().st_size
+
+
+def _check_free(file: Path) -> None:
+    if file.exists():
+        raise Conflict(f"{file} is there already, and is not written over", hint="name another file")
+
+
+# --- putting back ------------------------------------------------------------------------------------------------
+
+
+async def verify(url: str, file: Path) -> dict[str, Any]:
+    """Reads a dump through. Raises `NotFound`, `InvalidInput` when it is none or is damaged."""
+    size = _dump_size(file)
+    async with _opened(url) as connection:
+        server = await _major(connection)
+    program = find_program("pg_restore", server, then=f"pg_restore --file=/dev/null {shlex.quote(str(file))}")
+    try:
+        await _run(program, "--file=/dev/null", str(file))
+    except FoliotError as error:
+        raise InvalidInput(f"{file} cannot be put back: {error.message}") from None
+    return {"format": "pg_dump", "postgres": server, "bytes": size}
+
+
+async def restore(url: str, file: Path, *, replace: bool = False) -> tuple[dict[str, Any], str]:
+    """Puts the store of a dump into the database; what it was, and the schema that now has the store that was there.
+
+    Raises `Conflict` when there is a store and not `replace`, and what `verify` does. Nothing has changed then.
+    """
+    about, access = await verify(url, file), access_of(url)
+    typed = (
+        f"pg_restore --password --no-owner --single-transaction --dbname={shlex.quote(access.address)} "
+        f"{shlex.quote(str(file))}"
+    )
+    program = find_program("pg_restore", about["postgres"], then=typed)
+    words = ("--no-owner", "--exit-on-error", "--single-transaction", f"--dbname={access.address}", str(file))
+    async with _opened(url) as connection:
+        aside = await _set_aside(connection, replace=replace)
+        try:
+            await _run(program, *words, access=access)
+        except BaseException:
+            if aside:
+                await _put_back(connection, aside)
+            raise
+        about["schema"] = await _schema_version(connection)
+    return about, aside[1] if aside else ""
+
+
+def _dump_size(file: Path) -> int:
+    try:
+        with file.open("rb") as opened:
+            begins = opened.read(len(MAGIC))
+    except FileNotFoundError:
+        raise NotFound(f"there is no backup at {file}") from None
+    if begins != MAGIC:
+        raise InvalidInput(
+            f"{file} is not a dump of PostgreSQL in the custom format, and the store is PostgreSQL",
+            hint="a backup of a SQLite store is put back with --store sqlite:///…",
+        )
+    return file.stat().st_size
+
+
+async def _set_aside(connection: PostgresConnection, *, replace: bool) -> tuple[str, str] | None:
+    """Renames the schema of a store that is there; its name and the new one. None when there is no store."""
+    if not await connection.fetchval("SELECT to_regclass('schema_version') IS NOT NULL"):
+        return None
+    if not replace:
+        raise Conflict(
+            "there is a store in the database, and it is not written over",
+            hint="--force sets it aside as another schema, or name another database with --store",
+        )
+    schema: str = await connection.fetchval("SELECT current_schema()")
+    aside = f"{schema}_before_restore_{datetime.now(UTC):%Y%m%d%H%M%S}"
+    async with connection.transaction():
+        await connection.execute(f"ALTER SCHEMA {_quoted(schema)} RENAME TO {_quoted(aside)}")
+        if schema == "public":  # a dump takes it for granted
+            await connection.execute("CREATE SCHEMA public")
+    return schema, aside
+
+
+async def _put_back(connection: PostgresConnection, names: tuple[str, str]) -> None:
+    schema, aside = names
+    async with connection.transaction():
+        await connection.execute(f"DROP SCHEMA IF EXISTS {_quoted(schema)}")  # the dump left nothing in it
+        await connection.execute(f"ALTER SCHEMA {_quoted(aside)} RENAME TO {_quoted(schema)}")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+@asynccontextmanager
+async def _opened(url: str) -> AsyncGenerator[PostgresConnection]:
+    """A connection. Nothing of the store is brought up to date by it. Raises `Unavailable`."""
+    try:
+        connection = await connect(url, within=CONNECT_WITHIN)
+    except TimeoutError:
+        raise Unavailable(f"the store at {place(url)} does not answer") from None
+    except DriverErrors as error:
+        raise explain(error, place(url)) from None  # the driver may quote the URL
+    try:
+        yield connection
+    except DriverErrors as error:
+        raise explain(error, place(url)) from None
+    finally:
+        connection.terminate()
+
+
+async def _major(connection: PostgresConnection) -> int:
+    return int(await connection.fetchval("SHOW server_version_num")) // 10_000
+
+
+async def _schema_version(connection: PostgresConnection) -> int:
+    if not await connection.fetchval("SELECT to_regclass('schema_version') IS NOT NULL"):
+        raise NotFound("there is no store in this database", hint="name the store with --store or FOLIOT_STORE")
+    return int(await connection.fetchval("SELECT COALESCE(MAX(version), 0) FROM schema_version"))

