@@ -173,6 +173,9 @@ class TalkProcess(Mortal):
     async def check(self, namespace: str, agent: str, model: str) -> None:
         """Raises nothing: there is one agent."""
 
+    async def check_active(self, place: Place) -> None:
+        """Raises nothing: the agent takes work."""
+
     async def check_turn(self, place: Place, options: TurnOptions, files: Sequence[str]) -> None:
         """Raises nothing: no turn has options."""
 

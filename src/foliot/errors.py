@@ -85,6 +85,12 @@ class Denied(FoliotError):
     code, http, exit_code = "denied", 403, 6
 
 
+class InactiveAgent(Denied):
+    """An agent that is declared with `active: false` was given new work."""
+
+    code = "inactive_agent"
+
+
 class SecretError(FoliotError):
     code, http, exit_code = "secret", 500, 6
 

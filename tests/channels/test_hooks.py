@@ -258,12 +258,13 @@ async def test_a_task_is_made_of_a_template_once(watch: Watch) -> None:
     assert first == second
     (task,) = (await inside.tasking.tasks.list(spawned_by=f"hook:{hook.uid}"))[0]
     assert task.id == first
+    assert task.labels["foliot.dev/label"] == f"Hook {watch.folder}"
 
 
 async def test_a_source_reports_the_same_items_once_in_whatever_order(watch: Watch) -> None:
     hook = read_hook(await watch.declare(path=None, source="mail", events=["source.change"]))
     firing = HookFiring(watch.runtime.inside.database, watch.runtime.inside.tasking.tasks, watch.posts)
-    for items in (["b", "a"], ["a", "b", "a"], ["c"]):
+    for items in (["b", "a"], ["a", "b", "a"], [" a", "b\n", ""], ["c"]):
         await firing.fire(hook, source_event(hook, "/mail", "imap", items))
     assert len(await watch.said()) == 2
 

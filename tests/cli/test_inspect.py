@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import yaml
 
 from foliot.resources.kinds import KINDS
 
@@ -239,3 +240,11 @@ def test_completion_scripts_call_us_back(foliot, shell):
 
 def test_completion_for_an_unknown_shell_is_refused(foliot):
     assert foliot("completion", "tcsh").code == 2
+
+
+def test_the_default_configuration_of_an_agent_is_shown_by_its_name(foliot):
+    shown = yaml.safe_load(foliot("explain", "agent", "--defaults", "coder").out)
+    assert shown["workspace_dir"] == "/workspace/agents/coder"
+    assert {*shown} == {"runner", "provider", "workspace_dir", "system_prompt"}
+    refused = foliot("explain", "tool", "--defaults", "coder")
+    assert (refused.code, "`foliot explain agent --defaults coder`" in refused.err) == (2, True)

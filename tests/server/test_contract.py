@@ -161,6 +161,8 @@ def test_what_there_is_to_know_of_tasks_and_runs(http: httpx.Client, site: Site)
         "/v1/limits",
         "/v1/run-classes",
         "/v1/all-tools",
+        "/v1/agents/defaults",
+        "/",
     ):
         done(http, "GET", path)
     done(http, "GET", "/v1/agents/{name}/logs", "/v1/agents/greeter/logs")

@@ -46,3 +46,9 @@ async def test_the_root_says_what_answers_here_and_every_place_it_names_exists(h
     assert (root["name"], root["version"]) == ("Foliot", (await http.get("/v1/version")).json()["version"])
     for place in (root["openapi"], root["health"], f"{root['api']}/version"):
         assert (await http.get(place)).status_code == 200, place
+
+
+async def test_the_default_configuration_of_an_agent_is_shown_before_it_is_declared(http: httpx.AsyncClient) -> None:
+    shown = (await http.get("/v1/agents/defaults", params={"agent_key": " coder "})).json()
+    assert (shown["runner"], shown["workspace_dir"]) == ("claude_code", "/workspace/agents/coder")
+    assert (await http.get("/v1/agents/defaults")).json()["workspace_dir"] == "/workspace"

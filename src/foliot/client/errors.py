@@ -13,6 +13,7 @@ from foliot.errors import (
     Denied,
     FoliotError,
     Gone,
+    InactiveAgent,
     InvalidInput,
     NotFound,
     OutcomeUnknown,
@@ -33,7 +34,7 @@ MOST_SHOWN: Final = 200
 _BY_CODE: Final[Mapping[str, type[FoliotError]]] = {
     each.code: each
     for each in (
-        *(InvalidInput, UsageError, NotFound, Conflict, OutcomeUnknown, Gone, Denied),
+        *(InvalidInput, UsageError, NotFound, Conflict, OutcomeUnknown, Gone, Denied, InactiveAgent),
         *(SecretError, SecretMissing, Unavailable, FieldConflict, InUse, RunTaken, RunHeld),
         *(SessionArchived, SessionBusy, ToolIsolationMissing),
     )

@@ -327,7 +327,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
                 "execution.required_output_markers execution.duplicate_tool_call_policy "
                 "execution.on_contract_violation execution.tool_use_behavior execution.on_denied "
                 "execution.on_expiry execution.budget_notes limits.max_steps "
-                "limits.max_tokens limits.max_cost_usd limits.max_tool_calls limits.timeout max_concurrency "
+                "limits.max_tokens limits.max_cost_usd limits.max_tool_calls limits.timeout max_concurrency active "
                 "code.runs_in code.max_calls code.timeout compaction.max_tokens compaction.keep_tail "
                 "inbox.debounce inbox.cap inbox.drop "
                 "delegation.presets.name delegation.presets.description delegation.presets.timeout "

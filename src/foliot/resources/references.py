@@ -148,7 +148,7 @@ ORIGINS: Final = tuple(sorted(kind for kind, rows in FIELDS.items() if any(form 
 
 # Words that stand in the place of a name in paths of the HTTP API: nobody could read what is called so. What an older
 # version stored under one stays, and can be changed and deleted.
-TAKEN_NAMES: Final = frozenset({"watch"})
+TAKEN_NAMES: Final = frozenset({"watch", "defaults"})
 TAKEN_RULE: Final = "the HTTP API has something else at /v1/…/{name}: choose another name"
 
 

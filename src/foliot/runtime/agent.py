@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from foliot.engine.definition.run_options import RunOptions
 from foliot.engine.hooks.base import Hook, distinct
 from foliot.engine.python_endpoints import ModelEndpoint
-from foliot.errors import InvalidInput, UsageError
+from foliot.errors import InactiveAgent, InvalidInput, UsageError
 from foliot.models.base import Gateway
 from foliot.resources.digest import definition_digest
 from foliot.resources.problems import Finding, ManifestError
@@ -256,6 +256,15 @@ def named(agent: Agent | str) -> tuple[str, str]:
         raise UsageError(f"{agent!r:.80} is no agent", hint="give an Agent, or the name of one that is declared")
     _, namespace, name = target_of("Agent", agent, "default")
     return namespace, name
+
+
+def check_active(agent: Agent) -> None:
+    """Raises `InactiveAgent` for an agent that takes no new work."""
+    if agent.document["spec"].get("active") is False:
+        raise InactiveAgent(
+            f"agent {agent.namespace}/{agent.name} is inactive",
+            hint="`active: true` in its manifest, or no `active`, has it take work again",
+        )
 
 
 # The agent of prompts that name a model and no agent. It has no instructions and no tools.

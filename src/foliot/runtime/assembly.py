@@ -56,7 +56,7 @@ from foliot.kernel.identity import NOBODY
 from foliot.kernel.run.events import RunCreated
 from foliot.kernel.run.spec import RunSpec
 from foliot.resources.references import qualified
-from foliot.runtime.agent import Agent, named
+from foliot.runtime.agent import Agent, check_active, named
 from foliot.runtime.output_types import OUTPUT_TYPE, OutputType, is_of_type, is_pinned
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools import search
@@ -269,6 +269,7 @@ class Assembly:
         Both are kept for as long as they would come out the same: the agent is the same object, its tools are Python
         objects that have not been replaced, and nothing that is declared has changed since.
         """
+        check_active(agent)
         place = agent.namespace, agent.name
         rules = await self._parts.rules.rules(agent.namespace)
         given = self._agent_tools.get(place, self.given)
@@ -302,7 +303,8 @@ class Assembly:
         )
 
     async def freeze(self, agent: Agent) -> RunSpec:
-        """Pins a run of this agent to its present definition. Raises `NotFound`, `InvalidInput`."""
+        """Pins a run of this agent to its present definition. Raises `NotFound`, `InvalidInput`, `Denied`."""
+        check_active(agent)
         return (await self._frozen(agent))[0]
 
     async def _frozen(self, agent: Agent) -> tuple[RunSpec, list[Tool]]:

@@ -32,7 +32,7 @@ from foliot.engine.driver.journal import ends_with_parent
 from foliot.engine.driver.runs import Runs, user_message
 from foliot.engine.hooks.declared import with_hooks
 from foliot.engine.runners.profile import RUNNER
-from foliot.errors import Conflict, FoliotError, NotFound, UsageError
+from foliot.errors import Conflict, FoliotError, InactiveAgent, NotFound, UsageError
 from foliot.kernel.arguments import parse_object
 from foliot.kernel.run.budget import Limits, Spent, narrow, remaining
 from foliot.kernel.run.events import RunCreated, RunSucceeded
@@ -479,7 +479,7 @@ class Delegator:
             agent = self._assembly.known(order.namespace, order.agent) or await self._assembly.agent(where)
             # For whom the run above acts; whose skills they are is a matter of the namespace of the agent.
             spec = await self._assembly.with_skills_of(await self._assembly.freeze(agent), order.caller.user)
-        except (NotFound, UsageError) as error:
+        except (NotFound, UsageError, InactiveAgent) as error:
             raise ToolUnsupported(f"agent {order.agent!r} cannot be run: {error.message}", hint=error.hint) from None
         spec, pins = await self._under_preset(order, _narrowed(spec, order))
         spec = with_hooks(spec, await self._spec_above(order))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class InUse(Conflict):
-    """Work that has not ended needs what was to be deleted; the details name the `tasks`."""
+    """Work that has not ended, or an open session, needs what was to be deleted; the details name the `tasks`."""
 
     code = "in_use"
 

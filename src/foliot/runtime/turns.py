@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from foliot.common.process import in_words
 from foliot.engine.driver.journal import signal
-from foliot.errors import Conflict, Unavailable
+from foliot.errors import Conflict, NotFound, Unavailable, UsageError
 from foliot.kernel.run.compaction import replaceable
 from foliot.kernel.run.events import CancelRequested
 from foliot.resources.references import qualified
-from foliot.runtime.agent import within
+from foliot.runtime.agent import check_active, within
 from foliot.sessions.turns import with_time_limit
 from foliot.store.journal.base import TERMINAL, RunHeld, RunInfo
 from foliot.store.sessions.base import Place
@@ -116,8 +116,14 @@ class SessionTurns:
     async def check(self, namespace: str, agent: str, model: str) -> None:
         """Raises unless there is such an agent, and such a model; see `TurnRuns`."""
         known = await self._inside.agent(within(agent, namespace))
+        check_active(known)
         if model:
             await self._inside.models.model_of(qualified(model, known.namespace), known.namespace)
+
+    async def check_active(self, place: Place) -> None:
+        """Raises `InactiveAgent` for an agent that takes no new work; see `TurnRuns`."""
+        with contextlib.suppress(NotFound, UsageError):  # words for an agent that is not there wait for it
+            check_active(await self._inside.agent(within(place.agent, place.namespace)))
 
     async def check_turn(self, place: Place, options: TurnOptions, files: Sequence[str]) -> None:
         """Raises unless a turn may begin with these options, and its model reads these files; see `TurnRuns`."""

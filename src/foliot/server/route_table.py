@@ -711,6 +711,7 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
     ),
     ("DELETE", "/mcp"): RouteRow(RouteRule("named", query=_NAMESPACE)),
     # --- what agents said, and what they keep
+    ("GET", "/v1/agents/defaults"): RouteRow(ANYONE, Operation("getAgentDefaults", ref("AgentDefaults"))),
     ("GET", "/v1/agents/{name}/logs"): RouteRow(READ, Operation("getAgentLogs", ref("Logs"))),
     ("GET", "/v1/memories/{name}/entries"): RouteRow(READ, Operation("listMemoryEntries", ref("MemoryEntries"))),
     # --- resources of every kind

@@ -97,6 +97,10 @@ class TurnRuns(Protocol):
         """Raises `NotFound` or `InvalidInput` unless there is such an agent, and such a model if one is named."""
         ...
 
+    async def check_active(self, place: Place) -> None:
+        """Raises `InactiveAgent` for an agent that takes no new work."""
+        ...
+
     async def check_turn(self, place: Place, options: TurnOptions, files: Sequence[str]) -> None:
         """Raises `NotFound`, `Denied` or `InvalidInput` unless a turn of the agent may have these options.
 

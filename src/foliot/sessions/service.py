@@ -356,6 +356,8 @@ class SessionService:
             raise InvalidInput(wrong)
         check_texts(key=key or "", place=place)
         session = await self.get(id, identity=identity, namespace=namespace)
+        if not session.turn:
+            await self._turns.check_active(session.place)
         by = identity.actor if identity is not None and identity.actor != session.place.user else ""
         options = check_turn_options(options)
         kinds = [part.media_type for part in said.parts if isinstance(part, Media)]

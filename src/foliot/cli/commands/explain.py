@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 import click
 
 from foliot.cli import complete
-from foliot.cli.show.output import word_of
+from foliot.cli.show.output import as_yaml, word_of
 from foliot.cli.terminal import out, paint
 from foliot.common.suggestions import suggestion
 from foliot.errors import UsageError
@@ -22,14 +22,24 @@ Schema: TypeAlias = Mapping[str, Any]
 @click.command()
 @click.argument("path", metavar="KIND[.field…]", required=False, shell_complete=complete.kinds)
 @click.option("-r", "--recursive", is_flag=True, help="All fields below, as a tree.")
-def explain(path: str | None, recursive: bool) -> None:
+@click.option("--defaults", metavar="KEY", help="The default configuration of an agent of this name with a runner.")
+def explain(path: str | None, recursive: bool, defaults: str | None) -> None:
     """Show the fields of a kind: types, defaults, allowed values, meaning.
 
     \b
     foliot explain agent
     foliot explain agent.spec.limits
     foliot explain tool --recursive
+    foliot explain agent --defaults coder
     """
+    if defaults is not None:
+        if path is None or find_kind(path).name != "Agent":
+            hint = f"`foliot explain agent --defaults {defaults}`"
+            raise UsageError("--defaults shows those of an agent.", hint=hint)
+        from foliot.engine.runners.profile import default_agent_config
+
+        out(as_yaml([default_agent_config(defaults)]))
+        return
     if path is None:
         out(_kinds())
         return

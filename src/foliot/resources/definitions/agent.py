@@ -368,6 +368,9 @@ class AgentSpec(Model):
         default_factory=list[str], description="ModelEndpoints to ask, in this order, when the first fails."
     )
     description: str = Field(default="", description="What the agent is for, in a sentence.")
+    active: bool = Field(
+        default=True, description="Whether it takes new work; what it has begun goes on, and what waits for it waits."
+    )
     prompt: RawText = Field(default="", description="The instructions that stand before every conversation.")
     tools: ToolList = Field(
         default_factory=list[str],

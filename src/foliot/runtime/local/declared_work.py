@@ -107,8 +107,8 @@ class DeclaredWork:
     ) -> None:
         """Raises `InUse` when tasks that have not ended use one of these agents or systems, or what an agent names.
 
-        `agents` are all of the namespaces of tools and endpoints. Tasks that are `ending` (namespace and name) are
-        left out.
+        So do open sessions with one of the agents. `agents` are all of the namespaces of tools and endpoints. Tasks
+        that are `ending` (namespace and name) are left out.
         """
         users: dict[Key, list[str]] = {}
         for agent in agents:
@@ -116,6 +116,12 @@ class DeclaredWork:
                 users.setdefault(named, []).append(agent["metadata"]["name"])
         asked: dict[Key, list[str]] = {}
         for key in keys:
+            if key.kind == "Agent" and (sessions := await self._open_sessions(key)):
+                raise InUse(
+                    f"Agent {key.name} is used by open sessions: {_listed(sessions)}",
+                    hint="archive or delete them; --force (in HTTP ?force=true) deletes it all the same",
+                    tasks=[],
+                )
             by_agents = key.kind in ("Tool", "ModelEndpoint")
             open_tasks: dict[str, None] = {}
             for user in [Key("Agent", key.namespace, name) for name in users.get(key, ())] if by_agents else [key]:
@@ -124,9 +130,8 @@ class DeclaredWork:
                 open_tasks.update({name: None for name in asked[user] if (key.namespace, name) not in ending})
             if open_tasks:
                 names = [*open_tasks]
-                listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
                 raise InUse(
-                    f"{key.kind} {key.name} is used by tasks that have not ended: {listed}",
+                    f"{key.kind} {key.name} is used by tasks that have not ended: {_listed(names)}",
                     hint="wait for them or cancel them; --force (in HTTP ?force=true) deletes it all the same",
                     tasks=names,
                 )
@@ -136,6 +141,11 @@ class DeclaredWork:
         target = "system" if user.kind == "AgentSystem" else "agent"
         rows = await self._database.read("task_open_for", namespace=user.namespace, kind=target, name=user.name)
         return [row["name"] for row in rows]
+
+    async def _open_sessions(self, agent: Key) -> list[str]:
+        """Sessions with an agent that are not archived, a few of them."""
+        rows = await self._database.read("session_open_of", namespace=agent.namespace, agent=agent.name)
+        return [row["id"] for row in rows]
 
     async def ends(self, namespace: str, name: str) -> Ends:
         """Tell what `end` would do to the work of this name."""
@@ -165,6 +175,10 @@ class DeclaredWork:
         except NotFound:
             return None
         return outline(info)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
 
 
 def _done_once(namespace: str, name: str) -> Conflict:

@@ -250,11 +250,11 @@ class LocalChannels(_Triggers, ChannelGroup):
         self,
         database: Database,
         store: ResourceStore,
-        tasks: Callable[[], AbstractAsyncContextManager[Tasks]],
+        inside: Callable[[], AbstractAsyncContextManager[Inside]],
         *,
         caller: Identity = NOBODY,
     ) -> None:
-        super().__init__(database, store, tasks)
+        super().__init__(database, store, inside)
         self._caller = caller
 
     @property

@@ -118,6 +118,7 @@ SHAPES: Final[dict[str, Schema]] = {
         }
     ),
     "Version": shape({"version": TEXT}),
+    "AgentDefaults": shape(dict.fromkeys(("runner", "provider", "workspace_dir", "system_prompt"), TEXT)),
     "Root": shape(dict.fromkeys(("name", "about", "version", "api", "openapi", "health"), TEXT)),
     "Namespaces": shape({"namespaces": listof(TEXT), "items": listof(TEXT)}),
     "Capabilities": shape(

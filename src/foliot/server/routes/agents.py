@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 from starlette.responses import Response
 
+from foliot.engine.runners.profile import default_agent_config
 from foliot.server.auth.guard import new_router
 from foliot.server.auth.identity import Caller
 from foliot.server.auth.run_access import private_to
@@ -20,6 +21,14 @@ router = new_router("agents")
 
 MOST_LINES: Final = 500
 MOST_RUNS: Final = 50
+
+
+@router.get("/v1/agents/defaults")
+async def agent_defaults(
+    agent_key: Annotated[str, Query(description="The name that the agent is to have.")] = "",
+) -> Response:
+    """Returns the default configuration of an agent with a runner, before it is declared."""
+    return Json(default_agent_config(agent_key))
 
 
 @router.get("/v1/agents/{name}/logs")

@@ -63,6 +63,10 @@ SELECT key, id, namespace, agent, user_name, channel, kind, title, model, option
    AND (active_at, key) < (:before_at, :before_key)
  ORDER BY active_at DESC, key DESC LIMIT :count;
 
+-- name: session_open_of
+-- Sessions with an agent that are not archived, oldest first; a few of them.
+SELECT id FROM session WHERE namespace = :namespace AND agent = :agent AND archived_at IS NULL ORDER BY key LIMIT 6;
+
 -- name: session_set
 -- locks: -
 UPDATE session SET title = :title, model = :model, options = :options, active_at = :active_at WHERE key = :key;

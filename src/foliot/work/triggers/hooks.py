@@ -210,7 +210,7 @@ def source_event(hook: Hook, path: str, integration: str, items: Iterable[str], 
     Raises `InvalidInput` for too many of them, and for a report that could not be told from the next one: without a
     path, or with neither items nor their hash.
     """
-    distinct, new_items_hash = sorted({each for each in items if each.strip()}), new_items_hash.strip()
+    distinct, new_items_hash = sorted({each.strip() for each in items if each.strip()}), new_items_hash.strip()
     if not path.strip():
         raise InvalidInput("path: a source says where its items changed", hint="such as /mail")
     if not distinct and not new_items_hash:
@@ -276,7 +276,11 @@ class HookFiring:
                 **{name: fill(text, value_of) for name, text in hook.input.items()},
             },
             idempotency_key=key,
-            labels={LABEL: hook.key.name[:_LABEL_LENGTH].rstrip("-_."), f"{LABEL}-uid": hook.uid},
+            labels={
+                LABEL: hook.key.name[:_LABEL_LENGTH].rstrip("-_."),
+                f"{LABEL}-uid": hook.uid,
+                "foliot.dev/label": f"Hook {one_line(hook.path or hook.source)}",
+            },
             spawned_by=f"hook:{hook.uid}",
             by=f"hook:{hook.key.namespace}/{hook.key.name}",
             identity=Identity(hook.declared_by.user, via=f"hook:{hook.key.name}"),
