@@ -15,14 +15,27 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
+# One line for each package, with its number; without it a minute goes by in silence.
+define PROGRESS
+import sys
+count = 0
+for line in sys.stdin:
+    if line.startswith("Collecting "):
+        count += 1
+        print(f"  {count:3}  {line.split()[1]}")
+    elif line.startswith(("Installing ", "Successfully ", "ERROR")):
+        print("  " + line.strip()[:100])
+endef
+export PROGRESS
+
 setup: $(STAMP) ## Make .venv with everything that running and testing need
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Foliot needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing into $(VENV) (first time: about a minute) ..."
+	@echo "Installing into $(VENV): $$(grep -c == constraints.txt) packages and Foliot itself (first time: a minute or two)"
 	@$(BIN)/pip install --quiet --upgrade "pip>=25.1"
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable . --group dev
+	@set -o pipefail; $(BIN)/pip install --progress-bar off --constraint constraints.txt --editable . --group dev | $(PYTHON) -u -c "$$PROGRESS"
 	@touch $(STAMP)
 
 run: setup ## Run Foliot's main job on the embedded default

@@ -92,7 +92,9 @@ def test_totals_are_added_up_by_what_one_asks_for(foliot: Foliot, desk: Path) ->
     by_tool = {each["name"]: each for each in json.loads(foliot("audit", "summary", "-o", "json").out)}
     assert (by_tool["dump"]["calls"], by_tool["dump"]["refused"]) == (1, 0)
     assert (by_tool["wipe"]["calls"], by_tool["wipe"]["refused"]) == (0, 1)
-    assert "desk" in foliot("audit", "summary", "--by", "agent").out
+    heading, row = foliot("audit", "summary", "--by", "agent").out.splitlines()
+    assert heading.split()[-2:] == ["TOKENS", "COST"]
+    assert (row.split()[0], row.split()[-1]) == ("desk", "$0")
     assert foliot("audit", "summary", "--by", "day").code == 0
 
 

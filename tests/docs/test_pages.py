@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from foliot.resources.kinds import KINDS
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
@@ -46,6 +48,17 @@ def test_messages_that_are_explained_are_messages_of_foliot() -> None:
     assert len(quoted) > 15
     pieces = [piece.strip() for message in quoted for piece in message.split("…") if piece.strip()]
     assert [piece for piece in pieces if piece not in texts] == []
+
+
+def test_the_kinds_are_all_shown_and_counted() -> None:
+    words = {20: "twenty", 21: "twenty-one", 22: "twenty-two", 23: "twenty-three", 24: "twenty-four"}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"an example of each of the {words[len(KINDS)]} kinds" in readme
+    examples = (DOCS / "kinds.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^## (\w+)$", examples, re.MULTILINE)) == set(KINDS)
+    section = (DOCS / "manifests.md").read_text(encoding="utf-8").split("## The kinds")[1].split("\n## ")[0]
+    listed = re.findall(r"^\| ([A-Z][\w, ]+) \|", section, re.MULTILINE)
+    assert {name for row in listed for name in row.split(", ")} == set(KINDS)
 
 
 def test_the_extras_are_explained() -> None:

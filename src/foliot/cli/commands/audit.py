@@ -19,6 +19,7 @@ from foliot.cli.show.tables import table
 from foliot.cli.terminal import confirm, out, paint
 from foliot.common.hosts import shown_host
 from foliot.common.text import counted, one_line, safe_json
+from foliot.engine.explain.amounts import money
 from foliot.errors import UsageError
 from foliot.resources.syntax.yaml_text import dump_yaml
 from foliot.store.audit.chain import ChainHead
@@ -358,7 +359,7 @@ def summary(
     by: str,
     output: str,
 ) -> int:
-    """Add up calls: how many ran, failed or were refused, and the time and bytes they took."""
+    """Add up calls: how many ran, failed or were refused, the time and bytes they took, and what their runs cost."""
     wanted = AuditFilter("" if all_namespaces else namespace(), agent, tool, run_id, "", "", "", *_span(since, until))
     return run(_summary(wanted, cast("By", by), output))
 
@@ -369,7 +370,19 @@ async def _summary(wanted: AuditFilter, by: By, output: str) -> int:
     if output == "json":
         out(as_json([asdict(each) for each in found]))
     elif found:
-        headings = (by.upper(), "CALLS", "FAILED", "REFUSED", "ASKED", "ATTEMPTS", "SECONDS", "IN", "OUT", "TOKENS")
+        headings = (
+            by.upper(),
+            "CALLS",
+            "FAILED",
+            "REFUSED",
+            "ASKED",
+            "ATTEMPTS",
+            "SECONDS",
+            "IN",
+            "OUT",
+            "TOKENS",
+            "COST",
+        )
         out(table(headings, [_sums(each) for each in found]))
     else:
         out("No audit records found.", err=True)
@@ -379,4 +392,5 @@ async def _summary(wanted: AuditFilter, by: By, output: str) -> int:
 def _sums(total: Total) -> tuple[str, ...]:
     counts = (total.calls, total.failed, total.refused, total.asked, total.attempts)
     sizes = (f"{total.bytes_in:,} B", f"{total.bytes_out:,} B")
-    return (one_line(total.name) or "-", *map(str, counts), f"{total.seconds:.3f}", *sizes, f"{total.tokens:,}")
+    spent = (f"{total.tokens:,}", money(total.cost_usd))
+    return (one_line(total.name) or "-", *map(str, counts), f"{total.seconds:.3f}", *sizes, *spent)

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from foliot.store.backup import Manifest
 
 
+NEXT: Final = "`foliot doctor` looks it over; `foliot resume` and workers go on with what was in progress."
+
+
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @output_option("text", "json", default="text", help="text or json.")
@@ -141,7 +144,7 @@ def _restore(file: Path, force: bool, check: bool, output: str) -> int:
     elif manifest.keys:
         out(f"Its secrets open with {_named(manifest.keys)}, which is in {_key_place(settings)}.", err=True)
     if not check:
-        out("`foliot doctor` looks it over; `foliot resume` and workers go on with what was under way.", err=True)
+        out(NEXT, err=True)
     return code
 
 
@@ -192,7 +195,7 @@ async def _undump(settings: Settings, file: Path, force: bool, check: bool, outp
     if missing:
         out(f"warning: its secrets need key {missing}, which {_key_place(settings)} does not have.", err=True)
     if not check:
-        out("`foliot doctor` looks it over; `foliot resume` and workers go on with what was under way.", err=True)
+        out(NEXT, err=True)
     return code
 
 
