@@ -20,7 +20,9 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # `src` has the errors and the hints, written out or made by `install_command`.
 SHOWN = ("src", "docs", "README.md", "examples", "deploy", "pyproject.toml", "Makefile")
-OTHER_NAME = re.compile(r"\binstall\s+(?:-\S+\s+)*['\"]?foliot(?!-runtime)\b(?!/)|(?<![\w.-])foliot\[\s*[a-z-]+[\],]")
+OTHER_NAME = re.compile(
+    r"\b(?:re)?install\s+(?:-\S+\s+)*['\"]?foliot(?!-runtime)\b(?!/)|(?<![\w.-])foliot\[\s*[a-z-]+[\],]"
+)
 # An environment where `foliot` is installed after `foliot-runtime`: it has our modules, and their `__init__.py`.
 FOREIGN = {"imports": "TICK = 1\n", "breaks": "from foliot.engine import Engine\n"}
 
@@ -32,7 +34,14 @@ def shown_files() -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    "line", ["pip install foliot", "pip install -U 'foliot[all]'", "install foliot[wasm]", "uv pip install foliot"]
+    "line",
+    [
+        "pip install foliot",
+        "pip install -U 'foliot[all]'",
+        "install foliot[wasm]",
+        "uv pip install foliot",
+        "reinstall foliot",
+    ],
 )
 def test_the_search_finds_the_other_name(line: str) -> None:
     assert OTHER_NAME.search(line)

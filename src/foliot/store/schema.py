@@ -47,7 +47,9 @@ def migrations(dialect: Dialect) -> tuple[Migration, ...]:
     for number, file in enumerate(sorted(FOLDER.glob("[0-9]*.sql")), start=1):
         version, name = int(file.stem[:4]), file.stem[5:]
         if version != number:
-            raise FoliotError(f"migration {number:04} is missing", hint="reinstall foliot")
+            raise FoliotError(
+                f"migration {number:04} is missing", hint="reinstall it: pip install --force-reinstall foliot-runtime"
+            )
         script = translate(file.read_text(encoding="utf-8"), dialect)
         mark = f"INSERT INTO schema_version (version, name) VALUES ({version}, '{name}');"
         found.append(Migration(version, name, f"{script}\n{mark}"))
