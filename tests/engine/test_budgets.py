@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +19,7 @@ from foliot.engine.budgets.wakeups import paused_runs, wake_paused
 from foliot.errors import Unavailable
 from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Text, ToolCall, ToolResult, Usage
 from foliot.kernel.run.actions import AskModel
-from foliot.kernel.run.events import BudgetExceeded, ModelFailed, RunFailed, RunResumed, StepStarted
+from foliot.kernel.run.events import BudgetExceeded, ModelFailed, RunFailed, RunResumed, StepStarted, ToolFinished
 from foliot.models.base import ModelOverloaded
 from foliot.models.routing.pricing import Pricing
 from foliot.models.routing.usage import UsageQuote
@@ -622,3 +624,36 @@ async def test_each_user_has_an_account_and_what_is_delegated_is_theirs(runtime:
     assert (await runtime.run(agent(Model()), "go")).succeeded  # for nobody in particular
     spent = {key[1]: each.spent.micros for key, each in (await balances(runtime)).items()}
     assert spent == {"user=ann": 30_000, "user=bob": 30_000}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "arguments"),
+    [
+        ("https://bank.example/accounts/{account}", {"account": "../admin"}),  # it would change where the call leads
+        ("http://169.254.169.254/{account}", {"account": "7"}),  # an address that tools may not connect to
+        ("http://127.0.0.1:9/{account}", {"account": "7"}),
+    ],
+)
+async def test_a_call_that_cannot_leave_costs_nothing(
+    runtime: Runtime, clock: Clock, endpoint: str, arguments: dict[str, str]
+) -> None:
+    clock.now = time.time()  # the deadline of a request over the network goes by the clock of the machine
+    spec = {
+        "type": "http",
+        "endpoint": endpoint,
+        "effect": "once",
+        "price_usd": "0.05",
+        "input_schema": {"type": "object", "properties": {"account": {"type": "string"}}, "required": ["account"]},
+    }
+    document, problems = validate_document({"kind": "Tool", "metadata": {"name": "dial"}, "spec": spec})
+    assert document is not None, problems
+    await declare(runtime, clock, budget(limit={"amount": 1}), document)
+    model = Model(ToolCall("c1", "dial", json.dumps(arguments)), "done")
+    run = await runtime.run(agent(model, tools=["dial"]), "go")
+    finished = next(e for _, e in await runtime.inside.runs.facts(run.run_id) if isinstance(e, ToolFinished))
+    assert finished.result.error is not None
+    assert (finished.result.error.code, finished.result.error.before_effect) in (
+        ("invalid_input", True),
+        ("runtime_policy_invalid", True),
+    )
+    assert (await balances(runtime))["team", "", "total"] == Balance(Amount(20_000, 300))  # the model's answers

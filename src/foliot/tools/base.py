@@ -5,7 +5,8 @@ A tool failure is data (`ToolResult.error`) and goes back to the model. Only wha
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -435,6 +436,16 @@ class ToolError(FoliotError):
 
 
 _UNKNOWN: Mapping[str, UnknownReason] = {"timeout": "timeout", "cancelled": "cancelled", "internal": "broken"}
+
+
+@contextmanager
+def before_effect() -> Generator[None]:
+    """Around what is checked and prepared before a call leaves: what fails in there cannot have acted."""
+    try:
+        yield
+    except ToolError as error:
+        error.before_effect = True
+        raise
 
 
 class ToolArgumentsInvalid(ToolError):

@@ -209,7 +209,9 @@ class FunctionTool:
             if not isinstance(error, ValidationError):
                 raise
             places = "; ".join(f"{'/'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False))
-            raise ToolArgumentsInvalid(f"arguments of {call.tool!r} do not fit: {places}") from None
+            wrong = ToolArgumentsInvalid(f"arguments of {call.tool!r} do not fit: {places}")
+            wrong.before_effect = True
+            raise wrong from None
         values = {name: getattr(model, field) for field, name in self._arguments.names.items()}
         if self._arguments.wants_call:
             values[self._arguments.wants_call] = call

@@ -80,7 +80,9 @@ class CliFence:
         try:
             argv = filled_command(spec["command"], arguments)
         except InvalidInput as error:
-            raise ToolArgumentsInvalid(error.message, **error.details) from None
+            wrong = ToolArgumentsInvalid(error.message, **error.details)
+            wrong.before_effect = True
+            raise wrong from None
         given = filled_input(spec.get("stdin", ""), arguments)
         wanted: FenceRequest = definition.options["sandbox"]
         owner = call.owner or FenceOwner(definition.name, Caller(definition.namespace))

@@ -35,6 +35,7 @@ from foliot.tools.base import (
     ToolTimeout,
     ToolUnreachable,
     ToolUnsupported,
+    before_effect,
 )
 from foliot.tools.contract import (
     VERSION,
@@ -293,12 +294,13 @@ class GrpcTool:
 
     async def _execute(self, call: Invocation, used: Credentials | None) -> Any:
         grpc = load_grpc()
-        channel = await self._channels.channel(self._place, plaintext_declared=self._plaintext_declared)
-        id = request_id("grpc", call)
-        request = request_of(call, self._definition, mode="grpc", id=id)
+        with before_effect():
+            channel = await self._channels.channel(self._place, plaintext_declared=self._plaintext_declared)
+            id = request_id("grpc", call)
+            request = encode_request(request_of(call, self._definition, mode="grpc", id=id))
         try:
             answer: bytes = await channel.unary_unary(METHOD)(
-                encode_request(request), metadata=_metadata(used), timeout=self._seconds(call)
+                request, metadata=_metadata(used), timeout=self._seconds(call)
             )
         except grpc.aio.AioRpcError as error:
             raise _failure(error, self._definition.name) from None

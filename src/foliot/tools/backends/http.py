@@ -50,6 +50,7 @@ from foliot.tools.base import (
     ToolPolicyInvalid,
     ToolTimeout,
     ToolUnreachable,
+    before_effect,
 )
 from foliot.tools.contract import (
     PENDING,
@@ -243,9 +244,10 @@ class HttpTool:
     async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
         masker = self._exchange.masker
         with explained(masker, tool=self._definition.name):
-            endpoint_of(self._definition)
-            check_deadline(call)
-            request = self._template.fill(call.arguments)
+            with before_effect():
+                endpoint_of(self._definition)
+                check_deadline(call)
+                request = self._template.fill(call.arguments)
             headers = {"Accept": "application/json, text/*;q=0.9, */*;q=0.8", **request.headers}
             if call.idempotency_key:
                 headers["Idempotency-Key"] = call.idempotency_key
@@ -275,10 +277,11 @@ class ExternalTool:
     async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
         masker, name = self._exchange.masker, self._definition.name
         with explained(masker, tool=name, isolation_mode="external"):
-            endpoint = endpoint_of(self._definition)
-            check_deadline(call)
-            id = request_id("ext", call)
-            body = encode_request(request_of(call, self._definition, mode="external", id=id))
+            with before_effect():
+                endpoint = endpoint_of(self._definition)
+                check_deadline(call)
+                id = request_id("ext", call)
+                body = encode_request(request_of(call, self._definition, mode="external", id=id))
             async with self._exchange.send("POST", endpoint, headers=contract_headers(call), body=body) as answer:
                 return await contract_value(answer, masker, on_output, id)
 
@@ -335,14 +338,19 @@ class WebhookCallbackTool:
     async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
         masker = self._exchange.masker
         with explained(masker, tool=self._definition.name, isolation_mode="webhook-callback"):
-            endpoint = endpoint_of(self._definition)
-            check_deadline(call)
-            id = request_id("wh", call)
+            with before_effect():
+                endpoint = endpoint_of(self._definition)
+                check_deadline(call)
+                id = request_id("wh", call)
             # Before the request goes out: a quick service may push before its 202 has arrived.
             async with self._callbacks.waiting(id, until=self._until(call)) as (address, pushed):
                 response, wait = await self._submit(call, endpoint, id, address)
                 if response is None:
-                    response = await self._wait(endpoint, id, pushed, wait)
+                    try:
+                        response = await self._wait(endpoint, id, pushed, wait)
+                    except ToolError as error:
+                        error.before_effect = False  # the service has the call, whatever keeps us from asking about it
+                        raise
             return masker.mask_value(result_of(response))
 
     def _until(self, call: Invocation) -> float:

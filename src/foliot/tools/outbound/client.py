@@ -17,7 +17,7 @@ from urllib.parse import urljoin
 from weakref import WeakKeyDictionary
 
 from foliot.common.waits import Waits
-from foliot.tools.base import ToolAnswerLost, ToolError, ToolTimeout, ToolUnreachable
+from foliot.tools.base import ToolAnswerLost, ToolError, ToolTimeout, ToolUnreachable, before_effect
 from foliot.tools.outbound.guard import Guard, OutboundRefused, OutboundTarget
 
 if TYPE_CHECKING:
@@ -171,14 +171,17 @@ class OutboundClient:
         from yarl import URL
 
         patience = patience or self.patience
-        target = await self.guard.check_url(url)
+        with before_effect():
+            target = await self.guard.check_url(url)
         place, sent = URL(url.strip()), {**(headers or {}), **(credentials or {})}
         acted = False  # whether a server that sends us on may have done what it was asked to
+        hops = 0
         while True:
             try:
                 response = await self._ask(method, place, target, sent, body, patience.head)
             except ToolError as error:
-                error.before_effect = error.before_effect and not acted
+                refused = isinstance(error, OutboundRefused)
+                error.before_effect = (not hops) if refused else error.before_effect and not acted
                 raise
             async with response:
                 onward = response.headers.get("Location") if response.status in _REDIRECTS else None
@@ -188,7 +191,7 @@ class OutboundClient:
                     return
             if redirects <= 0:
                 raise OutboundRefused(f"{_where(target)} redirects to somewhere else too often", host=target.host)
-            redirects -= 1
+            redirects, hops = redirects - 1, hops + 1
             if response.status not in _SAME_METHOD and method not in ("GET", "HEAD"):
                 method, body, acted = "GET", None, True
                 sent = {name: value for name, value in sent.items() if name.lower() not in _BODY_HEADERS}

@@ -376,7 +376,7 @@ class BudgetHold:
 
 
 class Pay:
-    """The outermost stage: every attempt that may have acted is paid for, whatever came of it."""
+    """The outermost stage: every attempt that may have left is paid for, whatever came of it."""
 
     def __init__(self, budgets: PipelineBudgets) -> None:
         self._budgets = budgets
@@ -388,7 +388,7 @@ class Pay:
         try:
             value = await next(call, running)
         except asyncio.CancelledError:
-            payment.settle_later(_acted(running) + 1)
+            payment.settle_later(_acted(running) + running.began)
             raise
         except ToolError as error:
             await payment.settle(_acted(running) + (not error.before_effect))
