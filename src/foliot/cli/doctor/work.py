@@ -61,9 +61,8 @@ def _workers(standing: StoreSnapshot) -> Finding:
         return Finding(AREA, "work.workers", "error", f"{told}, and {queued} runs are due", "start `foliot worker`")
     if lost:
         names = listed([w.name for w in standing.workers if w.state(standing.at) == "lost"])
-        return Finding(
-            AREA, "work.workers", "warning", f"{told}: {names}", "see why they ended; others take over what they had"
-        )
+        then = "others take over what they had" if ready else "start `foliot worker`, which takes over what they had"
+        return Finding(AREA, "work.workers", "warning", f"{told}: {names}", f"see why they ended; {then}")
     if not ready:
         return Finding(AREA, "work.workers", "note", "no worker runs, and nothing waits for one", "")
     return Finding(AREA, "work.workers", "ok", told)

@@ -103,7 +103,7 @@ class RunStory:
         self._calls = JournalCalls()
         self._step = 0
         self._waited = False
-        self._claimed = False
+        self._worker = ""  # who has it, as far as it was shown
         self._asks = False
         self._noted: set[str] = set()
         self.thinking: float | None = None
@@ -132,13 +132,15 @@ class RunStory:
 
     def _lines(self, item: Recorded, *, answer: bool) -> list[Line]:
         match item.event:
-            case e.RunClaimed(attempt=attempt) if attempt > 1 or self._claimed or item.seq > 2:
+            case e.RunClaimed(attempt=attempt, worker=worker) if attempt > 1 or self._worker or item.seq > 2:
                 self.running.clear()
                 rested, self._waited = self._waited, False
+                same, self._worker = worker == self._worker, worker
                 who = f"attempt {attempt}" if attempt > 1 else "another worker"  # which is no attempt of its own
-                return [] if rested else [Line("note", f"{who} takes over")]
-            case e.RunClaimed():
-                self._claimed = True
+                goes_on = "the same worker goes on" if same and attempt == 1 else f"{who} takes over"
+                return [] if rested else [Line("note", goes_on)]
+            case e.RunClaimed(worker=worker):
+                self._worker = worker
                 return []
             case e.RunWaiting() as waiting:
                 self._waited = True  # whoever goes on then takes over from nobody

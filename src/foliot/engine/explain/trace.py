@@ -283,7 +283,9 @@ class _Building:
         if asking is not None:
             doing.append("the model was being asked")
         what = f" while {' and '.join(doing)}" if doing else ""
-        self.mark("interrupted", at, f"the worker was gone{what}; another took over", seconds=pause)
+        end = "had lost the run" if before == event.worker else "was gone"
+        then = "it went on" if before == event.worker else "another took over"
+        self.mark("interrupted", at, f"the worker {end}{what}; {then}", seconds=pause)
 
     def retried(self, at: float, event: e.RunRetried) -> None:
         self._retried = True
