@@ -32,6 +32,7 @@ from foliot.store.queue.placement import Offer
 from foliot.work.triggers.scheduler import Scheduler
 from foliot.work.triggers.signatures import sign
 from foliot.work.triggers.webhook import read_webhook
+from tests.taking_missing import TAKES_MISSING
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -154,7 +155,7 @@ async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place
         app = create_app(runtime, settings=settings, auth=auth)
         async with (
             HttpServer(app, Listen("127.0.0.1", 0), grace=5) as server,
-            httpx.AsyncClient(base_url=server.url, timeout=WITHIN) as http,
+            httpx.AsyncClient(base_url=server.url, timeout=WITHIN, event_hooks=TAKES_MISSING) as http,
         ):
             found = Place(runtime, http, held, paid)
             made = await found.ask("root", "POST", "/v1/apply", content=WORLD)

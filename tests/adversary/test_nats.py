@@ -429,7 +429,7 @@ async def governed(
     async with Runtime(tmp_path / "foliot.db") as runtime:
         bundle = parse_text(WORLD, "world.yaml")
         bundle.raise_for_errors()
-        await apply_documents(runtime.inside.resources, [item.document for item in bundle.items])
+        await apply_documents(runtime.inside.resources, [item.document for item in bundle.items], allow_missing=True)
         pipeline = runtime.inside._assembly.pipeline_of([tool], "default")
         callers, agents = new_callers(entries), runtime.inside.tools.rights_of
         server = ToolServer(pipeline, link, ServerConfig(**QUICK), callers=callers, agents=agents)

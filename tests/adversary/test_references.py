@@ -45,6 +45,7 @@ from foliot.store.resources.database import SqlResourceStore
 from foliot.store.resources.documents import encode, key_text
 from foliot.store.transaction import Tx, run
 from foliot.tools.secrets.secrets import SecretRef
+from tests.taking_missing import TAKES_MISSING
 
 SEED = random.randrange(2**32) if os.environ.get("FOLIOT_CHAOS") else 20261116
 VALUE = "theirs-and-nobody-elses"
@@ -211,7 +212,9 @@ async def house(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         async def caller(name: str, space: str) -> httpx.AsyncClient:
             token = (await tokens.create(name, namespaces=(space,), roles=("admin",), now=time.time()))[1]
             headers = {"Authorization": f"Bearer {token}"}
-            return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test", headers=headers)
+            return httpx.AsyncClient(
+                transport=httpx.ASGITransport(app), base_url="http://test", headers=headers, event_hooks=TAKES_MISSING
+            )
 
         async with await caller("root", "*") as root, await caller("mallory", "team-b") as mallory:
             house = House(runtime, root, mallory)
@@ -450,7 +453,7 @@ async def test_python_and_the_local_client_are_held_to_it_too(house: House, case
     with pytest.raises(Denied, match="ReferenceGrant"):
         await client.replace({**written.document, "spec": made["spec"]})
     with pytest.raises(Denied, match="ReferenceGrant"):
-        await client.apply([made], force_conflicts=True)
+        await client.apply([made], force_conflicts=True, allow_missing=True)
 
 
 # --- odd spellings -----------------------------------------------------------------------------------------------
@@ -742,7 +745,7 @@ def test_the_command_line_is_held_to_it(tmp_path: Path, monkeypatch: pytest.Monk
 
     def apply(*documents: Document) -> tuple[int, str]:
         (tmp_path / "m.json").write_text(json.dumps({"kind": "List", "items": documents}))
-        done = runner.invoke(cli, ["apply", "-f", str(tmp_path / "m.json")])
+        done = runner.invoke(cli, ["apply", "--allow-missing", "-f", str(tmp_path / "m.json")])
         return done.exit_code, done.output
 
     for case in CASES:

@@ -249,7 +249,9 @@ class Both:
 
     async def furnish(self) -> None:
         runtime = self.place.runtime
-        applied = await self.theirs.post("/v1/apply", params={"namespace": MINE}, content=MANIFESTS)
+        applied = await self.theirs.post(
+            "/v1/apply", params={"namespace": MINE, "allowMissing": "true"}, content=MANIFESTS
+        )
         assert applied.status_code == 200, applied.text
         worker = runtime.inside.tasking.worker(Offer("w2", runtime.inside.runs.worker, capacity=4), grace=0)
         working = asyncio.create_task(worker.run())

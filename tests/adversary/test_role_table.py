@@ -38,8 +38,10 @@ from foliot.store.base import DeclaredBy, Filter, Key, Put
 from foliot.store.resources.database import SqlResourceStore
 from foliot.tools.base import ToolError
 from foliot.tools.mcp.process import server_spec
+from tests.taking_missing import TAKES_MISSING
 from tests.tools.mcp.conftest import fenced_connections, seen_at
 
+URL = "http://localhost"
 SPACE = "team"
 SAMPLES: dict[str, dict[str, Any]] = {
     "Agent": {"model_ref": "talker"},
@@ -135,7 +137,9 @@ async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
         auth = TokenAuth(runtime.inside.tasking.database, local=True)
         app = create_app(runtime, settings=settings, auth=auth)
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://localhost", event_hooks=TAKES_MISSING
+        ) as http:
             made = Site(http, runtime)
             tokens = SqlTokens(runtime.inside.tasking.database)
             for name, roles in [*CALLERS.items(), ("root", ("admin",))]:

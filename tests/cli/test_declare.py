@@ -387,7 +387,7 @@ def test_edit_sees_a_change_of_type(foliot, team, tmp_path, monkeypatch, before,
     manifest = tmp_path / "typed.yaml"
     settings = f"model_settings: {{extra: {{flag: {before}}}}}"
     manifest.write_text(f"kind: Agent\nmetadata: {{name: typed}}\nspec:\n  model_ref: m\n  {settings}\n")
-    foliot("apply", "-f", manifest)
+    foliot("apply", "-f", manifest, "--allow-missing")
     monkeypatch.setenv("EDITOR", editor(tmp_path, f"sed -i 's/flag: .*/flag: {after}/' \"$1\""))
 
     said = foliot("edit", "agent", "typed")

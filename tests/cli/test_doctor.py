@@ -402,7 +402,10 @@ def test_the_name_of_a_secret_is_not_told_and_a_long_list_is_cut(foliot, home) -
     grant += "spec: {from: [{namespace: team-b}], to: [{kind: Secret}]}\n"
     one = "---\nkind: ModelEndpoint\nmetadata: {name: m%d, namespace: team-b}\n"
     one += "spec: {provider: openai, default_model: m, auth: {secretRef: team-a/hush-hush}}\n"
-    assert foliot("apply", "-f", "-", stdin=grant + "".join(one % number for number in range(25))).code == 0
+    assert (
+        foliot("apply", "--allow-missing", "-f", "-", stdin=grant + "".join(one % number for number in range(25))).code
+        == 0
+    )
     assert foliot("delete", "referencegrant", "shared", "-n", "team-a").code == 0
 
     told = refused_now(foliot)

@@ -97,7 +97,7 @@ spec: {{model_ref: brain, tools: [resize]}}
 def test_a_module_is_called_explained_and_refused_where_wasmtime_is_missing(foliot, tmp_path, monkeypatch) -> None:
     path, digest = stored(tmp_path, answering('{"contract_version":"v1","status":"ok","output":"smaller"}'))
     (tmp_path / "t.yaml").write_text(WASM.format(path=path, digest=digest))
-    assert foliot("apply", "-f", tmp_path / "t.yaml").code == 0
+    assert foliot("apply", "--allow-missing", "-f", tmp_path / "t.yaml").code == 0
 
     assert foliot("run", "caller", "go").out.strip().endswith("smaller")
     said = json.loads(foliot("sandbox", "explain", "resize", "-o", "json").out)
@@ -160,7 +160,7 @@ spec: {model_ref: brain, tools: [fetch, open], execution_policy: {network_enable
 @pytest.mark.fence
 def test_what_policies_leave_of_a_fence_is_explained(foliot, tmp_path) -> None:
     (tmp_path / "t.yaml").write_text(FENCED)
-    assert foliot("apply", "-f", tmp_path / "t.yaml").code == 0
+    assert foliot("apply", "--allow-missing", "-f", tmp_path / "t.yaml").code == 0
 
     said = json.loads(foliot("sandbox", "explain", "fetch", "-o", "json").out)
     assert (said["asked"]["workspace"], said["left"]["workspace"]) == ("read_write", "read_only")
@@ -218,7 +218,7 @@ def test_a_tool_in_a_container_is_explained_by_its_engine(foliot, tmp_path, monk
     monkeypatch.setenv("FOLIOT_CONTAINER_CLI", str(tmp_path / "no-such-engine"))
     spec = "{type: cli, cli: {command: [id]}, runtime: {isolation_mode: container}}"
     (tmp_path / "t.yaml").write_text(f"kind: Tool\nmetadata: {{name: boxed}}\nspec: {spec}")
-    assert foliot("apply", "-f", tmp_path / "t.yaml").code == 0
+    assert foliot("apply", "--allow-missing", "-f", tmp_path / "t.yaml").code == 0
 
     said = json.loads(foliot("sandbox", "explain", "boxed", "-o", "json").out)
 
@@ -243,7 +243,7 @@ spec:
 @pytest.mark.fence
 def test_a_tool_that_lacks_something_cannot_be_called_says_the_first_line(foliot, tmp_path) -> None:
     (tmp_path / "t.yaml").write_text(LACKING)
-    applied = foliot("apply", "-f", tmp_path / "t.yaml")
+    applied = foliot("apply", "--allow-missing", "-f", tmp_path / "t.yaml")
     assert 'references missing secret "nowhere"' in applied.err + applied.out
 
     head, *lines = foliot("sandbox", "explain", "lacking").out.splitlines()
@@ -286,7 +286,7 @@ spec: {type: mcp, mcp_server_ref: files, mcp_tool_name: look, effect: read}
 @pytest.mark.fence
 def test_the_fence_of_what_an_agent_writes_and_of_a_server_is_explained_field_by_field(foliot, tmp_path) -> None:
     (tmp_path / "t.yaml").write_text(OF_AGENT)
-    assert foliot("apply", "-f", tmp_path / "t.yaml").code == 0
+    assert foliot("apply", "--allow-missing", "-f", tmp_path / "t.yaml").code == 0
 
     for tool in ("bash", "python"):
         said = json.loads(foliot("sandbox", "explain", tool, "--agent", "clerk", "-o", "json").out)
@@ -306,7 +306,7 @@ def test_a_call_whose_secret_is_not_there_is_refused_before_its_program_starts(f
     (tmp_path / "t.yaml").write_text(
         LACKING.replace("[no-such-program]", "[touch, ran], workspace: read_write").partition("    mounts:")[0]
     )
-    assert foliot("apply", "-f", tmp_path / "t.yaml").code == 0
+    assert foliot("apply", "--allow-missing", "-f", tmp_path / "t.yaml").code == 0
 
     said = foliot("tools", "call", "lacking", "-o", "json")
 

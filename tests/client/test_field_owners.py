@@ -40,12 +40,14 @@ async def owners(both, kind: str = "Agent", name: str = "clerk") -> dict[str, li
 
 
 async def test_what_others_set_survives_and_what_i_leave_out_goes(both):
-    await both.client.resources.apply(given(AGENT + "  tools: [look, send]\n  limits: {timeout: 9s}\n"))
+    await both.client.resources.apply(
+        given(AGENT + "  tools: [look, send]\n  limits: {timeout: 9s}\n"), allow_missing=True
+    )
     labels = {"team": "desk", "cost": "low"}
     await edited(both, labels=labels, limits={"timeout": "9s", "max_steps": 3}, description="by hand")
 
-    foretold = await both.client.resources.apply(given(AGENT + "  tools: [look]\n"), dry_run=True)
-    done = await both.client.resources.apply(given(AGENT + "  tools: [look]\n"))
+    foretold = await both.client.resources.apply(given(AGENT + "  tools: [look]\n"), dry_run=True, allow_missing=True)
+    done = await both.client.resources.apply(given(AGENT + "  tools: [look]\n"), allow_missing=True)
 
     after = await live(both)
     assert after["metadata"]["labels"] == labels
@@ -58,17 +60,19 @@ async def test_what_others_set_survives_and_what_i_leave_out_goes(both):
         "foliot": ["/metadata/labels/team", "/spec/model_ref", "/spec/prompt", "/spec/tools"],
         "foliot-edit": ["/metadata/labels/cost", "/spec/description", "/spec/limits/max_steps"],
     }
-    assert (await both.client.resources.apply(given(AGENT + "  tools: [look]\n"))).outcomes[0].action == "unchanged"
+    assert (await both.client.resources.apply(given(AGENT + "  tools: [look]\n"), allow_missing=True)).outcomes[
+        0
+    ].action == "unchanged"
 
 
 async def test_a_conflict_names_field_manager_and_both_values_until_it_is_forced(both):
-    await both.client.resources.apply(given(AGENT))
+    await both.client.resources.apply(given(AGENT), allow_missing=True)
     await edited(both, prompt="Be kind.")
     before = await live(both)
 
     for dry_run in (True, False):
         with pytest.raises(FieldConflict) as caught:
-            await both.client.resources.apply(given(AGENT), dry_run=dry_run)
+            await both.client.resources.apply(given(AGENT), dry_run=dry_run, allow_missing=True)
         message = 'Agent/clerk in namespace \'default\': spec.prompt is "Be kind." by foliot-edit, and "Be brief." here'
         assert message in caught.value.message
         assert caught.value.exit_code == 4
@@ -83,8 +87,8 @@ async def test_a_conflict_names_field_manager_and_both_values_until_it_is_forced
         ]
     assert await live(both) == before
 
-    foretold = await both.client.resources.apply(given(AGENT), dry_run=True, force_conflicts=True)
-    done = await both.client.resources.apply(given(AGENT), force_conflicts=True)
+    foretold = await both.client.resources.apply(given(AGENT), dry_run=True, force_conflicts=True, allow_missing=True)
+    done = await both.client.resources.apply(given(AGENT), force_conflicts=True, allow_missing=True)
 
     assert foretold.outcomes[0].owners == done.outcomes[0].owners
     assert (await live(both))["spec"]["prompt"] == "Be brief."
@@ -113,72 +117,82 @@ GRANTS = {
 async def test_who_widens_a_list_that_grants_is_heard_of_and_can_be_undone(both, what):
     kind, text, field = GRANTS[what]
     mine, wider, none = (given(text.replace("LIST", each)) for each in ("[peek]", "[peek, wipe]", "[]"))
-    await both.client.resources.apply(mine)
+    await both.client.resources.apply(mine, allow_missing=True)
     with pytest.raises(FieldConflict):
-        await both.client.resources.apply(wider, field_manager="team-b")
-    await both.client.resources.apply(wider, field_manager="team-b", force_conflicts=True)
+        await both.client.resources.apply(wider, field_manager="team-b", allow_missing=True)
+    await both.client.resources.apply(wider, field_manager="team-b", force_conflicts=True, allow_missing=True)
 
     for documents in (mine, none):
         with pytest.raises(FieldConflict, match=f'{field} is \\["peek", "wipe"\\] by team-b'):
-            await both.client.resources.apply(documents)
-    await both.client.resources.apply(none, force_conflicts=True)
+            await both.client.resources.apply(documents, allow_missing=True)
+    await both.client.resources.apply(none, force_conflicts=True, allow_missing=True)
 
     after = await live(both, kind, "x")
     assert "peek" not in str(after["spec"])
     assert field not in str(await owners(both, kind, "x"))
-    assert (await both.client.resources.apply(none)).outcomes[0].action == "unchanged"
+    assert (await both.client.resources.apply(none, allow_missing=True)).outcomes[0].action == "unchanged"
 
 
 async def test_managers_share_a_field_that_they_agree_on_and_keep_it_for_each_other(both):
-    await both.client.resources.apply(given(AGENT), field_manager="team-a")
-    shared = await both.client.resources.apply(given(AGENT), field_manager="team-b")
+    await both.client.resources.apply(given(AGENT), field_manager="team-a", allow_missing=True)
+    shared = await both.client.resources.apply(given(AGENT), field_manager="team-b", allow_missing=True)
     assert [each.action for each in shared.outcomes] == ["updated"], "somebody more owns it"
 
     bare = "kind: Agent\nmetadata: {name: clerk}\nspec: {model_ref: brain}\n"
-    await both.client.resources.apply(given(bare), field_manager="team-a")
+    await both.client.resources.apply(given(bare), field_manager="team-a", allow_missing=True)
     assert (await live(both))["spec"]["prompt"] == "Be brief."
 
-    await both.client.resources.apply(given(bare), field_manager="team-b")
+    await both.client.resources.apply(given(bare), field_manager="team-b", allow_missing=True)
     assert "prompt" not in (await live(both))["spec"]
     assert "labels" not in (await live(both))["metadata"]
 
 
 async def test_an_explicit_default_is_owned_and_one_that_was_filled_in_is_not(both):
-    await both.client.resources.apply(given(AGENT + "  limits: {max_steps: 10}\n"), field_manager="team-a")
+    await both.client.resources.apply(
+        given(AGENT + "  limits: {max_steps: 10}\n"), field_manager="team-a", allow_missing=True
+    )
 
     assert "/spec/limits/max_steps" in (await owners(both))["team-a"]
     with pytest.raises(FieldConflict, match="max_steps"):
-        await both.client.resources.apply(given(AGENT + "  limits: {max_steps: 20}\n"), field_manager="team-b")
-    await both.client.resources.apply(given(AGENT), field_manager="team-a")
-    await both.client.resources.apply(given(AGENT + "  limits: {max_steps: 20}\n"), field_manager="team-b")
+        await both.client.resources.apply(
+            given(AGENT + "  limits: {max_steps: 20}\n"), field_manager="team-b", allow_missing=True
+        )
+    await both.client.resources.apply(given(AGENT), field_manager="team-a", allow_missing=True)
+    await both.client.resources.apply(
+        given(AGENT + "  limits: {max_steps: 20}\n"), field_manager="team-b", allow_missing=True
+    )
 
 
 async def test_secret_values_of_others_stay_and_disputes_do_not_tell_them(both):
-    await both.client.resources.apply(given(SECRET))
+    await both.client.resources.apply(given(SECRET), allow_missing=True)
     await edited(both, "Secret", "keys", data={"a": "***", "b": "c2VzYW1l"})
 
-    await both.client.resources.apply(given(SECRET.replace("hunter2", "hunter3")))
+    await both.client.resources.apply(given(SECRET.replace("hunter2", "hunter3")), allow_missing=True)
     assert set((await live(both, "Secret", "keys"))["spec"]["data"]) == {"a", "b"}
 
     disputed = SECRET.replace("a: hunter2", "a: hunter3, b: sesame2")
     with pytest.raises(FieldConflict) as caught:
-        await both.client.resources.apply(given(disputed))
+        await both.client.resources.apply(given(disputed), allow_missing=True)
     told = f"{caught.value.message} {caught.value.hint} {caught.value.details}"
     assert "spec.data.b is *** by foliot-edit, and *** (changed) here" in told
     assert "sesame" not in told
     assert "c2VzYW1l" not in told
     same = SECRET.replace("a: hunter2", "a: hunter3, b: sesame")
-    await both.client.resources.apply(given(same))
+    await both.client.resources.apply(given(same), allow_missing=True)
     revealed = await both.runtime.inside.resources.reveal(Key("Secret", "default", "keys"))
     assert revealed == {"a": b"hunter3", "b": b"sesame"}
 
 
 async def test_parts_that_do_not_go_together_are_refused_with_their_place(both):
     task = "kind: Task\nmetadata: {name: mould}\nspec: {mode: template, WHO, input: {q: x}}\n"
-    await both.client.resources.apply(given(task.replace("WHO", "agent: a")), field_manager="team-a")
+    await both.client.resources.apply(
+        given(task.replace("WHO", "agent: a")), field_manager="team-a", allow_missing=True
+    )
 
     with pytest.raises(ManifestError) as caught:
-        await both.client.resources.apply(given(task.replace("WHO", "system: s")), field_manager="team-b")
+        await both.client.resources.apply(
+            given(task.replace("WHO", "system: s")), field_manager="team-b", allow_missing=True
+        )
 
     assert "exclude each other" in caught.value.message
 
@@ -186,13 +200,13 @@ async def test_parts_that_do_not_go_together_are_refused_with_their_place(both):
 async def test_a_manager_has_a_name_that_is_its_own(both):
     for name in ("system", "unknown", "a b", "x" * 129):
         with pytest.raises(InvalidInput):
-            await both.client.resources.apply(given(AGENT), field_manager=name)
+            await both.client.resources.apply(given(AGENT), field_manager=name, allow_missing=True)
 
 
 async def test_prune_deletes_what_its_own_manager_applied(both):
     role = "kind: AgentRole\nmetadata: {name: NAME, labels: {app: x}}\nspec: {permissions: [read]}\n"
-    await both.client.resources.apply(given(role.replace("NAME", "mine")), field_manager="team-a")
-    await both.client.resources.apply(given(role.replace("NAME", "theirs")), field_manager="team-b")
+    await both.client.resources.apply(given(role.replace("NAME", "mine")), field_manager="team-a", allow_missing=True)
+    await both.client.resources.apply(given(role.replace("NAME", "theirs")), field_manager="team-b", allow_missing=True)
 
     kept = given(role.replace("NAME", "other"))
     applied = await both.client.resources.apply(kept, field_manager="team-a", prune=(Requirement("app", "=", ("x",)),))
@@ -204,14 +218,14 @@ async def test_prune_deletes_what_its_own_manager_applied(both):
 async def test_prune_keeps_what_others_own_fields_of_and_says_so(both):
     role = "kind: AgentRole\nmetadata: {name: NAME, labels: {app: x}}\nspec: {permissions: [read]}\n"
     shared, edit, other = (given(role.replace("NAME", name)) for name in ("shared", "edit", "other"))
-    await both.client.resources.apply(shared, field_manager="team-a")
-    await both.client.resources.apply([*shared, *edit, *other], field_manager="team-b")
+    await both.client.resources.apply(shared, field_manager="team-a", allow_missing=True)
+    await both.client.resources.apply([*shared, *edit, *other], field_manager="team-b", allow_missing=True)
     await edited(both, "AgentRole", "edit", description="by hand")
     before = await live(both, "AgentRole", "shared", show_owners=True)
     prune: dict[str, Any] = {"field_manager": "team-b", "prune": (Requirement("app", "=", ("x",)),)}
 
     for dry_run in (True, False):
-        applied = await both.client.resources.apply(other, dry_run=dry_run, **prune)
+        applied = await both.client.resources.apply(other, dry_run=dry_run, **prune, allow_missing=True)
         assert [each.action for each in applied.outcomes] == ["unchanged"]
         one, two = sorted(applied.warnings)
         assert "AgentRole/edit" in one
@@ -221,7 +235,7 @@ async def test_prune_keeps_what_others_own_fields_of_and_says_so(both):
         assert "--force-conflicts" in two
     assert await live(both, "AgentRole", "shared", show_owners=True) == before
 
-    forced = await both.client.resources.apply(other, force_conflicts=True, **prune)
+    forced = await both.client.resources.apply(other, force_conflicts=True, **prune, allow_missing=True)
     gone = [each.document["metadata"]["name"] for each in forced.outcomes if each.action == "deleted"]
     assert (gone, forced.warnings) == (["edit", "shared"], [])
 
@@ -247,19 +261,19 @@ async def test_what_is_written_down_empty_or_as_its_default_is_applied_as_it_is(
     kind, name = document["kind"], document["metadata"]["name"]
     put, _ = validate_document(document)
     assert put is not None
-    await both.client.resources.apply([document])
+    await both.client.resources.apply([document], allow_missing=True)
     applied = await live(both, kind, name)
     assert applied["spec"] == put["spec"]
     for part in ("labels", "annotations"):
         assert marks(applied, part) == marks(put, part)
 
     other = {**document, "metadata": {"name": name, "namespace": "default", "annotations": {"other": ""}}}
-    await both.client.resources.apply([other], field_manager="other")
+    await both.client.resources.apply([other], field_manager="other", allow_missing=True)
     beside = await live(both, kind, name)
     assert beside["spec"] == put["spec"]
     assert marks(beside, "labels") == marks(put, "labels")
     assert marks(beside, "annotations") == {**marks(put, "annotations"), "other": ""}
-    assert (await both.client.resources.apply([document])).outcomes[0].action == "unchanged"
+    assert (await both.client.resources.apply([document], allow_missing=True)).outcomes[0].action == "unchanged"
 
 
 def marks(document: dict[str, Any], part: str) -> dict[str, str]:

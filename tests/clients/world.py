@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from foliot.catalog.apply import apply_documents
 from foliot.resources.reader import parse_text
 from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
@@ -70,7 +69,7 @@ async def world(home: Path) -> AsyncGenerator[Address]:
     bundle = parse_text(MANIFESTS + "".join(agents), "world.yaml")
     bundle.raise_for_errors()
     async with Runtime(settings=settings, tools=[add]) as runtime:
-        await apply_documents(runtime.inside.resources, [item.document for item in bundle.items])
+        await runtime.resources.apply([item.document for item in bundle.items])
         database = runtime.inside.tasking.database
         auth = TokenAuth(database, local=True, settings=settings)
         _, key = await SqlTokens(database).create("client", namespaces=["default"], roles=["operator"], now=time.time())

@@ -58,7 +58,7 @@ def found(*documents: dict[str, Any], known: Any = nothing, find: Any = None) ->
             made("Tool", type="function", function="a:b", requires=["x", "secret:ops/k", "capability:web"]),
             [
                 ("spec.requires[0]", 'tool "it" references missing tool "x"'),
-                ("spec.requires[1]", 'tool "it" references missing secret "k"'),
+                ("spec.requires[1]", 'tool "it" references missing secret'),
             ],
         ),
         (
@@ -74,8 +74,47 @@ def found(*documents: dict[str, Any], known: Any = nothing, find: Any = None) ->
         ),
     ],
 )
-def test_what_is_named_and_not_there_is_a_warning(document: dict[str, Any], expected: list[tuple[str, str]]) -> None:
-    assert found(document) == [(0, "warning", field, message) for field, message in expected]
+def test_what_is_named_and_not_there_is_an_error(document: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    assert found(document) == [(0, "error", field, message) for field, message in expected]
+    assert found(document, known=None) == [(0, "warning", field, message) for field, message in expected]
+
+
+def test_what_may_have_been_meant_is_told_of_ones_own_namespace_alone() -> None:
+    documents = [made("ToolPermission", tool_ref="refnd"), made("Tool", "refund", type="function", function="a:b")]
+    agent = made("Agent", "a", model_ref="ops/modle")
+
+    def names(kind: str, namespace: str) -> list[str]:
+        return ["model"]
+
+    hints = [problem.hint for _, problem in check_references([*documents, agent], nothing, names=names)]
+    assert hints == ["did you mean refund?", None]
+
+
+def test_a_key_that_was_pasted_in_the_place_of_a_name_is_not_repeated() -> None:
+    key = "sk-abcdefghijklmnopqrstuvwxyz"
+    document = made("ModelEndpoint", default_model="m", auth={"secretRef": key})
+    ((_, problem),) = [each for each in check_references([document], nothing) if each[1].missing]
+    assert (problem.message, key in str(problem)) == ('modelendpoint "it" references missing secret', False)
+
+
+def test_a_rule_knows_a_tool_by_its_token_and_may_mean_many_by_a_pattern() -> None:
+    tool = made("Tool", "web-search", type="function", function="a:b")
+    policy = made("AgentPolicy", blocked_tools=["Web_Search", "web-*", "wbe-search"], apply_mode="global")
+    assert [field for _, _, field, _ in found(policy, tool)] == ["spec.blocked_tools[2]"]
+
+
+def test_a_tool_that_a_synced_server_does_not_offer_is_missing() -> None:
+    server = made("McpServer", "files", transport="stdio", command="x")
+    server["status"] = {"lastSyncedAt": "2026-01-01T00:00:00Z", "discoveredTools": [{"tool": "files--held"}]}
+    agent = made("Agent", model_ref="m", tools=["files--held", "files--raed"])
+
+    def find(kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        return server if name == "files" else None
+
+    def known(kind: str, namespace: str, name: str) -> bool:
+        return name in ("files", "m")
+
+    assert [field for _, _, field, _ in found(agent, known=known, find=find)] == ["spec.tools[1]"]
 
 
 def test_what_is_there_is_not_mentioned() -> None:
@@ -118,7 +157,7 @@ def test_without_a_store_the_warning_says_so() -> None:
 def test_a_secret_may_come_from_the_environment() -> None:
     document = made("ModelEndpoint", default_model="m", auth={"secretRef": "key"})
     ((_, problem),) = check_references([document], nothing)
-    assert (problem.severity, problem.hint) == ("warning", "the environment may provide it")
+    assert (problem.severity, problem.hint) == ("error", "the environment may provide it")
 
 
 def test_a_key_in_clear_among_the_headers_of_a_tool_is_doubted_without_repeating_it() -> None:
@@ -131,9 +170,12 @@ def test_a_key_in_clear_among_the_headers_of_a_tool_is_doubted_without_repeating
 
 def test_tools_of_memory_and_of_a_known_server_need_no_declaration() -> None:
     agent = made("Agent", model_ref="m", tools=["memory.read", "files--read", "other--read"])
-    assert [field for _, _, field, _ in found(agent, known=lambda kind, _, name: name in ("m", "files"))] == [
-        "spec.tools[2]"
-    ]
+
+    def known(kind: str, namespace: str, name: str) -> bool:
+        return name in ("m", "files")
+
+    problems = check_references([agent], known, built_in="memory.read".__eq__)
+    assert [problem.field for _, problem in problems] == ["spec.tools[2]"]
 
 
 def test_what_is_named_in_several_lists_is_mentioned_once() -> None:
@@ -208,6 +250,6 @@ def test_a_key_that_a_secret_has_not_is_a_warning() -> None:
 
 def test_a_scoped_policy_without_targets_is_doubted() -> None:
     said = [(0, "warning", "spec", "a scoped policy without targets holds for nothing")]
-    assert found(made("AgentPolicy", blocked_tools=["pay"])) == said
-    assert found(made("AgentPolicy", blocked_tools=["pay"], apply_mode="global")) == []
-    assert found(made("AgentPolicy", blocked_tools=["pay"], target_tasks=["nightly"])) == []
+    assert found(made("AgentPolicy", blocked_tools=["p*"])) == said
+    assert found(made("AgentPolicy", blocked_tools=["p*"], apply_mode="global")) == []
+    assert found(made("AgentPolicy", blocked_tools=["p*"], target_tasks=["nightly"])) == []

@@ -16,6 +16,7 @@ from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
 from foliot.server.auth.authentication import Anonymous
 from foliot.settings.settings import Settings, load_settings
+from tests.taking_missing import TAKES_MISSING
 
 
 @dataclass
@@ -86,5 +87,5 @@ async def app(runtime: Runtime, settings: Settings) -> Starlette:
 async def http(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
     """A client that talks to the application in this process."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=True)
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", event_hooks=TAKES_MISSING) as client:
         yield client

@@ -59,7 +59,7 @@ spec: {transport: http, endpoint: "http://127.0.0.1:9/mcp"}
 ---
 kind: AgentPolicy
 metadata: {name: careful}
-spec: {max_tokens_per_run: 100000, target_systems: [nothing]}
+spec: {max_tokens_per_run: 100000, target_tasks: [nothing]}
 ---
 kind: ReferenceGrant
 metadata: {name: to-others}

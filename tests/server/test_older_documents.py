@@ -23,6 +23,7 @@ from foliot.server.auth.authentication import Anonymous
 from foliot.settings.settings import Settings, load_settings
 from foliot.store.base import Document, Filter, Key
 from tests.server.test_compatibility import TABLE
+from tests.taking_missing import TAKES_MISSING
 
 OLD = "orloj.dev/v1"
 RETRY = {"max_attempts": 1, "backoff": "0s"}
@@ -137,7 +138,9 @@ async def runtime(settings: Settings) -> AsyncIterator[Runtime]:
 async def http(runtime: Runtime, settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(runtime, settings=settings, auth=Anonymous())
     transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=110) as client:
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://localhost", event_hooks=TAKES_MISSING, timeout=110
+    ) as client:
         yield client
 
 

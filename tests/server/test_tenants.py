@@ -85,7 +85,7 @@ async def _furnished(http: httpx.AsyncClient) -> dict[str, str]:
     """Something of every kind, marked; a task that has ended, and one that waits for consent."""
     text = re.sub(r"metadata: {name: ([\w-]+)", rf"metadata: {{annotations: {{note: {MARK}}}, name: \1", MANIFESTS)
     text = text.replace("Hello there.", f"Hello, {MARK}.")
-    applied = await http.post("/v1/apply", params={"namespace": THEIRS}, content=text)
+    applied = await http.post("/v1/apply", params={"namespace": THEIRS, "allowMissing": "true"}, content=text)
     assert applied.status_code == 200, applied.text
     for name, agent in (("greet", "greeter"), ("pay", "payer")):
         body = {"metadata": {"name": name}, "spec": {"agent": agent, "input": {"topic": MARK}}}

@@ -17,6 +17,7 @@ from foliot.server.app import create_app
 from foliot.server.auth.authentication import Anonymous
 from foliot.settings.settings import load_settings
 from foliot.store.base import Document
+from tests.taking_missing import TAKES_MISSING
 
 PATH = "/v1/model-endpoints"
 ONE = f"{PATH}/local"
@@ -32,7 +33,9 @@ async def servers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         for _ in range(2):
             runtime = await stack.enter_async_context(Runtime(settings=settings))
             transport = httpx.ASGITransport(create_app(runtime, settings=settings, auth=Anonymous()))
-            client = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=110)
+            client = httpx.AsyncClient(
+                transport=transport, base_url="http://localhost", event_hooks=TAKES_MISSING, timeout=110
+            )
             clients.append(await stack.enter_async_context(client))
         yield clients
 

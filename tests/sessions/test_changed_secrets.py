@@ -34,7 +34,7 @@ async def rt(tmp_path: Path) -> AsyncIterator[Runtime]:
 
 
 async def declare(rt: Runtime, kind: str, name: str, **spec: Any) -> None:
-    await rt.resources.apply([{"kind": kind, "metadata": {"name": name}, "spec": spec}])
+    await rt.resources.apply([{"kind": kind, "metadata": {"name": name}, "spec": spec}], allow_missing=True)
 
 
 async def key(rt: Runtime, value: str) -> None:

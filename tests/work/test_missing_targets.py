@@ -21,6 +21,7 @@ from foliot.server.auth.authentication import Anonymous
 from foliot.settings.settings import Settings, load_settings
 from foliot.store.queue.placement import Offer
 from foliot.work.tasks.base import Command
+from tests.taking_missing import TAKES_MISSING
 
 TEAM = """
 kind: AgentSystem
@@ -55,7 +56,9 @@ async def runtime(settings: Settings) -> AsyncIterator[Runtime]:
 @pytest.fixture
 async def http(runtime: Runtime, settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(create_app(runtime, settings=settings, auth=Anonymous()))
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=110) as client:
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://localhost", event_hooks=TAKES_MISSING, timeout=110
+    ) as client:
         yield client
 
 

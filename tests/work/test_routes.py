@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foliot.kernel.graph.plan import Edge, Node
-from foliot.work.tasks.settlement import held_edges, judge_edges, route_labels
+from foliot.work.tasks.settlement import condition_failure, judge_edges, route_labels
 
 
 @pytest.mark.parametrize(
@@ -71,8 +70,9 @@ def test_expressions_see_what_was_said_given_and_labelled():
         "route.kind == 'bug' && input.topic == 'desk'",
         "'tag' in value.tags",
     )
-    held = held_edges(edges, "a crash", {"score": 5, "tags": ["tag"]}, {"kind": "bug"}, {"topic": "desk"})
-    assert held == (1, 2, 6, 7)
+    verdict = judge_edges(edges, "a crash", {"score": 5, "tags": ["tag"]}, {"kind": "bug"}, {"topic": "desk"})
+    assert verdict.held == (1, 2, 6, 7)
+    assert not condition_failure("triage", edges, verdict)
 
 
 @pytest.mark.parametrize(
@@ -85,23 +85,22 @@ def test_expressions_see_what_was_said_given_and_labelled():
         ("nobody > 3", "undeclared"),
     ],
 )
-def test_what_cannot_be_evaluated_does_not_hold_and_is_told(when: str, why: str, caplog: pytest.LogCaptureFixture):
+def test_what_cannot_be_evaluated_is_neither_yes_nor_no_and_is_named(when: str, why: str):
     edges = node("true", when)
-    value = {"text": "hidden words"}
 
-    with caplog.at_level(logging.WARNING):
-        assert held_edges(edges, "hidden words", value, {}, {}) == (0,)
+    verdict = judge_edges(edges, "hidden words", {"text": "hidden words"}, {}, {})
 
-    ((place, problem),) = judge_edges(edges, "hidden words", value, {}, {}).problems
-    assert place == 1
-    assert why in problem
-    assert "to1" in caplog.text
-    assert "hidden words" not in caplog.text
+    assert [place for place, _ in verdict.problems] == [1]
+    told = condition_failure("triage", edges, verdict)
+    assert f"the condition {when!r} of the edge triage -> to1 cannot be evaluated" in told
+    assert why in told
+    assert "hidden words" not in told
 
 
 def test_an_answer_without_structure_has_a_value_of_null():
-    assert held_edges(node("value == null", "has(input.topic)"), "x", None, {}, {}) == (0,)
+    assert judge_edges(node("value == null", "has(input.topic)"), "x", None, {}, {}).held == (0,)
 
 
 def test_half_a_surrogate_pair_is_a_problem_and_no_crash():
-    assert held_edges(node("size(output) > 2"), "abc\ud800", None, {}, {}) == ()
+    verdict = judge_edges(node("size(output) > 2"), "abc\ud800", None, {}, {})
+    assert (verdict.held, len(verdict.problems)) == ((), 1)

@@ -14,6 +14,7 @@ from foliot.catalog.checks import check_against_store, handle_of
 from foliot.catalog.declared import MASK, key_of, managed, same, stamped, version_of
 from foliot.common.pages import read_all
 from foliot.common.text import counted
+from foliot.engine.definition.missing import Brings
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, SecretError, UsageError
 from foliot.resources.field_owners import (
     APPLY,
@@ -390,6 +391,8 @@ async def apply_documents(
     prune: tuple[Requirement, ...] | None = None,
     prune_namespace: str = "default",
     allow_empty: bool = False,
+    allow_missing: bool = False,
+    brings: Brings | None = None,
     applier: Applier | None = None,
     judge: Callable[[Sequence[Put | Delete]], Awaitable[object]] | None = None,
     check: Callable[[Sequence[Document], Sequence[Key]], Awaitable[None]] | None = None,
@@ -400,14 +403,15 @@ async def apply_documents(
     What a document says is set, and what this manager applied before and no longer says goes; other managers keep what
     they own (see resources/field_owners.py).
 
-    `by` is recorded as their declarer. `judge` is asked whether all of it may be written, in a dry run too, before
-    anything is told of what is stored. `check` is told of what the documents become
-    and of everything that prune is about to delete, in a dry run too; what it raises stops all of it.
+    `by` is recorded as their declarer. `allow_missing` and `brings` are as in `check_against_store`. `judge` is asked
+    whether all of it may be written, in a dry run too, before anything is told of what is stored. `check` is told of
+    what the documents become and of everything that prune is about to delete, in a dry run too; what it raises stops
+    all of it.
 
-    Raises `ManifestError` for references that cannot be, `Conflict` for a version named in a document that has passed,
-    or when other writers were faster every time; `FieldConflict` for fields that others own, unless it is
-    forced; `UsageError` when prune would delete something although none of the documents has its labels, unless
-    `allow_empty`.
+    Raises `ManifestError` for references that cannot be, or to what is not there; `Conflict` for a version named in a
+    document that has passed, or when other writers were faster every time; `FieldConflict` for fields that others own,
+    unless it is forced; `UsageError` when prune would delete something although none of the documents has its labels,
+    unless `allow_empty`.
     """
     applier = applier or Applier()
     check_manager(applier.manager)
@@ -419,7 +423,14 @@ async def apply_documents(
             await judge([*map(Put, plan.documents), *deletes])
         if plan.refused is not None:
             raise plan.refused
-        warnings = [*plan.warnings, *await check_against_store(store, plan.documents)]
+        checked = await check_against_store(
+            store,
+            plan.documents,
+            allow_missing=allow_missing,
+            brings=brings,
+            operator=None if applier.declarer is None else applier.declarer.operator,
+        )
+        warnings = [*plan.warnings, *checked]
         doomed = [step.change.key for step in steps if isinstance(step.change, Delete)]
         if doomed and not allow_empty:
             _refuse_empty(plan.documents, Filter(namespace=prune_namespace, labels=prune or ()), len(doomed))

@@ -8,29 +8,33 @@ edge, or whether a runner exists, only the engine.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 from foliot.catalog.declared import key_of
-from foliot.errors import FoliotError, InvalidInput, NotFound
+from foliot.engine.definition.edge_conditions import check_fields
+from foliot.engine.definition.missing import Brings, Parts, is_built_in, look_up
+from foliot.errors import FoliotError, InvalidInput
 from foliot.resources.checks import check_references
 from foliot.resources.definitions.agent_system import OTHERWISE
 from foliot.resources.problems import Path, Problem
 from foliot.resources.references import target_of
 from foliot.store.base import Document, Key, ResourceStore
 
-Find = Callable[[str, str, str], Document | None]
 
-
-def check_documents(documents: Sequence[Document], find: Find | None) -> list[tuple[int, Problem]]:
+def check_documents(documents: Sequence[Document], parts: Parts | None) -> list[tuple[int, Problem]]:
     """Returns problems and warnings, each with the index of its document.
 
-    Without `find`, nothing is known to be stored.
+    Without `parts`, nothing is known to be stored.
     """
+    known, find, names = (None, None, Parts().names) if parts is None else (parts.has, parts.find, parts.names)
+    problems = list(check_references(documents, known, find, names=names, built_in=is_built_in))
+    given = {key_of(document): document for document in documents}
 
-    def known(kind: str, namespace: str, name: str) -> bool:
-        return find is not None and find(kind, namespace, name) is not None
+    def look(kind: str, namespace: str, name: str) -> Document | None:
+        return given.get(Key(kind, namespace, name)) or (find(kind, namespace, name) if find is not None else None)
 
-    problems = list(check_references(documents, None if find is None else known, find, built_in=_built_in))
     for index, document in enumerate(documents):
         if document["kind"] == "ModelEndpoint":
             problems.extend((index, problem) for problem in _check_endpoint(document))
@@ -40,13 +44,8 @@ def check_documents(documents: Sequence[Document], find: Find | None) -> list[tu
             problems.extend((index, problem) for problem in _check_conditions(document))
         elif document["kind"] == "AgentSystem":
             problems.extend((index, problem) for problem in _check_edges(document))
+            problems.extend((index, problem) for problem in check_fields(document, look))
     return problems
-
-
-def _built_in(name: str) -> bool:
-    from foliot.tools.builtin.catalogue import NAMES
-
-    return name in NAMES
 
 
 def _check_runner(document: Document) -> Iterator[Problem]:
@@ -165,9 +164,28 @@ def uses(document: Document) -> Iterator[tuple[Key, str]]:
             yield key, render_path(reference.path)
 
 
-async def check_against_store(store: ResourceStore, documents: Sequence[Document]) -> list[str]:
-    """Warnings about references, in sentences. Raises `ManifestError` when one of them cannot be, and `Denied` when
-    one needs a grant of another namespace: what is there is not told to whoever may not name it.
+ALLOW_MISSING: Final = (
+    "declare it in the same bundle, or take it as it is with `foliot apply --allow-missing` (over HTTP "
+    "?allowMissing=true, in Python allow_missing=True)"
+)
+
+
+async def check_against_store(
+    store: ResourceStore,
+    documents: Sequence[Document],
+    *,
+    allow_missing: bool = False,
+    before: Mapping[Key, Document] | None = None,
+    brings: Brings | None = None,
+    operator: bool | None = None,
+) -> list[str]:
+    """Warnings about references, in sentences. Raises `ManifestError` when one of them cannot be, or names something
+    that is not there, and `Denied` when one needs a grant of another namespace: what is there is not told to whoever
+    may not name it.
+
+    `allow_missing` takes what names something that is not there, with a warning. So does a change of what was stored
+    `before` where it leaves the name as it is. `brings` is what this process has without a declaration; `operator`:
+    whoever declares them is the operator, to whom variables of the environment are Secrets.
 
     Its findings carry `handle_of` as their file: whoever knows the files puts them there.
     """
@@ -175,30 +193,26 @@ async def check_against_store(store: ResourceStore, documents: Sequence[Document
     from foliot.resources.problems import Finding, ManifestError
 
     await check_declared(store, documents)
-    stored = await _referenced(store, documents)
-
-    def find(kind: str, namespace: str, name: str) -> Document | None:
-        return stored.get(Key(kind, namespace, name))
-
-    findings = [
-        Finding(problem, handle_of(documents[index]), kind=documents[index]["kind"], name=key_of(documents[index]).name)
-        for index, problem in check_documents(documents, find)
-    ]
-    if any(finding.severity == "error" for finding in findings):
-        raise ManifestError(findings)
+    parts = await look_up(store, documents, brings, operator=operator)
+    findings: list[Finding] = []
+    for index, problem in check_documents(documents, parts):
+        document, key = documents[index], key_of(documents[index])
+        old = (before or {}).get(key)
+        if problem.missing and (allow_missing or (old is not None and _at(old, problem) == _at(document, problem))):
+            problem = replace(problem, severity="warning")
+        findings.append(Finding(problem, handle_of(document), kind=key.kind, name=key.name))
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if errors:
+        raise ManifestError(findings, hint=ALLOW_MISSING if all(each.problem.missing for each in errors) else None)
     return [f"{finding.file}: {finding.problem}" for finding in findings]
 
 
-async def _referenced(store: ResourceStore, documents: Sequence[Document]) -> dict[Key, Document]:
-    """The stored resources that the documents name and do not bring along."""
-    given = {key_of(document) for document in documents}
-    wanted = {key for document in documents for key, _ in uses(document)} - given
-    # A tool named server--tool may come from the MCP server, which is therefore looked for as well.
-    servers = {Key("McpServer", key.namespace, key.name.partition("--")[0]) for key in wanted if "--" in key.name}
-    found: dict[Key, Document] = {}
-    for key in sorted(wanted | servers - given):
+def _at(document: Document, problem: Problem) -> Any:
+    """Returns what stands at the place of a problem."""
+    value: Any = document
+    for step in problem.path:
         try:
-            found[key] = await store.get(key)
-        except (NotFound, InvalidInput):  # what cannot be a name is nobody's
-            continue
-    return found
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value

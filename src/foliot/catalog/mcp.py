@@ -86,7 +86,12 @@ async def sync_server(
 
 
 async def announced_tool(store: ResourceStore, document: Document, connections: McpConnections, tool: str) -> Announced:
-    """Returns the server's present definition of `tool`: its own name, or the generated Tool's. Raises `NotFound`."""
+    """Returns the server's present definition of `tool`: its own name, or the generated Tool's.
+
+    Raises `NotFound`; `InvalidInput` for a blank name, before the server is asked.
+    """
+    if not tool.strip():
+        raise InvalidInput(f"{tool[:80]!r} names no tool", hint="`foliot mcp tools SERVER` lists them")
     server = server_spec(document)
     announced = await connections.tools(server, refresh=True)
     if tool in announced:

@@ -152,7 +152,7 @@ _AT: Final = "foliot.cli.commands"
 
 DECLARE: Final = {
     "init": Verb(f"{_AT}.init:init", "Write a folder of manifests to start from", ("new", "scaffold")),
-    "validate": Verb(f"{_AT}.validate:validate", "Check manifests without a store", ("check", "lint")),
+    "validate": Verb(f"{_AT}.validate:validate", "Check manifests", ("check", "lint")),
     "diff": Verb(f"{_AT}.apply:diff", "Show what apply would change", ("compare",)),
     "apply": Verb(f"{_AT}.apply:apply", "Create or update resources from manifests", ("put", "push", "deploy")),
     "create": Verb(f"{_AT}.secrets:create", "Create a secret from values, files or env files", ("add",)),

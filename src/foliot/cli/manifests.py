@@ -91,6 +91,7 @@ class Applying:
 
     prune: tuple[Requirement, ...] | None = None
     allow_empty: bool = False
+    allow_missing: bool = False
     force: bool = False
     field_manager: str = APPLY
     force_conflicts: bool = False
@@ -105,6 +106,7 @@ class Applying:
             prune=self.prune,
             prune_namespace=namespace(),
             allow_empty=self.allow_empty,
+            allow_missing=self.allow_missing,
             force=self.force,
             field_manager=self.field_manager,
             force_conflicts=self.force_conflicts,
@@ -119,13 +121,16 @@ def applying_options(command: Callable[..., int]) -> Callable[..., int]:
         prune: bool,
         selector: str | None,
         allow_empty: bool,
+        allow_missing: bool,
         force: bool,
         field_manager: str,
         force_conflicts: bool,
         **rest: Any,
     ) -> int:
         labels = prune_requirements(prune, selector)
-        return command(applying=Applying(labels, allow_empty, force, field_manager, force_conflicts), **rest)
+        return command(
+            applying=Applying(labels, allow_empty, allow_missing, force, field_manager, force_conflicts), **rest
+        )
 
     for option in reversed(_APPLYING):
         told = option(told)
@@ -136,6 +141,9 @@ _APPLYING: Final = (
     click.option("--prune", is_flag=True, help="Also delete what apply made and is no longer among the manifests."),
     click.option("-l", "--selector", metavar="SELECTOR", help="Labels of what --prune may delete, e.g. `app=report`."),
     click.option("--allow-empty", is_flag=True, help="Let --prune delete everything when no manifest has its labels."),
+    click.option(
+        "--allow-missing", is_flag=True, help="Take manifests that name something that does not exist, with a warning."
+    ),
     click.option("--force", is_flag=True, help="Let --prune delete also what open tasks use."),
     click.option(
         "--field-manager", default=APPLY, show_default=True, metavar="NAME", help="Who owns what the manifests set."

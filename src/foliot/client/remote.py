@@ -211,12 +211,14 @@ class RemoteResources(RemoteGroup, ResourceGroup):
         prune: tuple[Requirement, ...] | None = None,
         prune_namespace: str = "default",
         allow_empty: bool = False,
+        allow_missing: bool = False,
         force: bool = False,
         field_manager: str = MANAGER,
         force_conflicts: bool = False,
     ) -> Applied:
         params: dict[str, Any] = {"dryRun": dry_run or None, "namespace": prune_namespace}
         params |= {"allowEmpty": allow_empty or None, "force": force or None}
+        params |= {"allowMissing": allow_missing or None}
         params |= {"fieldManager": field_manager, "forceConflicts": force_conflicts or None}
         if prune is not None:
             params["prune"] = selector_text(prune) or ""

@@ -51,6 +51,7 @@ from foliot.store.queue.limits import ClassInfo, Limit, Scope
 from foliot.store.queue.workers import WorkerInfo
 from foliot.store.triggers import Slot, WebhookDelivery
 from foliot.tools.governance.judge import Judgement, PolicyQuestion
+from foliot.tools.registry import split_request
 
 AUDIT: Final = "/v1/audit"
 LIMITS: Final = "/v1/limits"
@@ -309,6 +310,12 @@ SERVERS: Final = "/v1/mcp-servers"
 CALL_PATIENCE: Final = 900.0
 
 
+def _tool_path(name: str, root: str = TOOLS) -> str:
+    """Raises `InvalidInput` for a blank name, whose path would be another route."""
+    split_request(name)
+    return _at(root, name)
+
+
 class RemoteTools(RemoteGroup, ToolGroup):
     """Implements `ToolGroup`."""
 
@@ -316,7 +323,7 @@ class RemoteTools(RemoteGroup, ToolGroup):
         return await self._get(ALL_TOOLS, Toolset, namespace=namespace)
 
     async def get(self, name: str, *, namespace: str = "default") -> Document:
-        return await self._get(_at(ALL_TOOLS, name), Document, namespace=namespace)
+        return await self._get(_tool_path(name, ALL_TOOLS), Document, namespace=namespace)
 
     async def call(
         self,
@@ -331,7 +338,7 @@ class RemoteTools(RemoteGroup, ToolGroup):
     ) -> Called:
         body = {"arguments": arguments, "agent": agent, "user": user, "key": key}
         return await self._post(
-            f"{_at(TOOLS, name)}/call",
+            f"{_tool_path(name)}/call",
             body,
             Called,
             namespace=namespace,
@@ -342,7 +349,7 @@ class RemoteTools(RemoteGroup, ToolGroup):
         self, name: str, arguments: dict[str, Any], *, namespace: str = "default", agent: str = "", user: str = ""
     ) -> Judgement:
         body = {"arguments": arguments, "agent": agent, "user": user}
-        return await self._post(f"{_at(TOOLS, name)}/test", body, Judgement, namespace=namespace, repeatable=True)
+        return await self._post(f"{_tool_path(name)}/test", body, Judgement, namespace=namespace, repeatable=True)
 
     async def offered(self, server: str, *, namespace: str = "default") -> Rows[Document]:
         answer = await self._get(f"{_at(SERVERS, server)}/tools", dict[str, Rows[Document]], namespace=namespace)

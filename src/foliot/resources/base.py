@@ -9,7 +9,8 @@ emit       one spelling, empty values left out, so that normalising twice change
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar, cast, get_args
+from functools import cache
+from typing import Annotated, Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar, cast, get_args, get_origin
 
 from pydantic import (
     AliasChoices,
@@ -34,6 +35,9 @@ from foliot.resources.wording import API_VERSION, API_VERSION_ALIASES, WRITTEN_A
 DEFAULT_NAMESPACE: Final = "default"
 MARK_MODEL: Final = "x-model"
 MARK_SHARED: Final = "x-shared"
+
+EVEN_EMPTY: Final = "even empty"
+"""In the annotation of a field: its empty object declares something."""
 
 _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
 
@@ -129,8 +133,7 @@ class Model(BaseModel):
 
     `required` names the fields that must not be empty, with what is said behind "… is required". `removed` maps fields
     of the past to what to use instead. `rules` say in JSON Schema what `problems` says in words, for editors;
-    `excused` when a required field is filled in by `complete`. `kept_empty` names the fields whose empty list or
-    object says something, and is emitted.
+    `excused` when a required field is filled in by `complete`.
     """
 
     model_config = ConfigDict(
@@ -147,7 +150,6 @@ class Model(BaseModel):
     removed: ClassVar[Mapping[str, str]] = {}
     rules: ClassVar[tuple[Rule, ...]] = ()
     excused: ClassVar[Mapping[str, Rule]] = {}
-    kept_empty: ClassVar[frozenset[str]] = frozenset()
     _keys: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
@@ -192,7 +194,7 @@ class Model(BaseModel):
 
     @model_serializer(mode="wrap")
     def _emit(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        kept = self.kept_empty
+        kept = kept_empty(type(self))
         return {
             key: value
             for key, value in handler(self).items()
@@ -204,6 +206,28 @@ class Model(BaseModel):
         schema = handler.resolve_ref_schema(handler(core_schema))
         _accept_spellings(cls, schema)
         return schema
+
+
+@cache
+def kept_empty(model: type[Model]) -> frozenset[str]:
+    """The keys whose empty list or object says something else than none at all, and is emitted.
+
+    Of a list that may also be None the type says so: `[]` is not "not given". Of an object `EVEN_EMPTY` does.
+    """
+    return frozenset(
+        emitted_key(model, name)
+        for name, field in model.model_fields.items()
+        if EVEN_EMPTY in field.metadata or _is_list_or_none(field.annotation)
+    )
+
+
+def _is_list_or_none(annotation: Any) -> bool:
+    choices = [_bare(each) for each in get_args(annotation)]
+    return type(None) in choices and any((get_origin(each) or each) is list for each in choices)
+
+
+def _bare(annotation: Any) -> Any:
+    return _bare(get_args(annotation)[0]) if get_origin(annotation) is Annotated else annotation
 
 
 class Status(Model):

@@ -1,17 +1,20 @@
 """Checks across documents: what they name, and whether it is there.
 
-A reference to something that is not there is a warning, because it may be declared later and in any order. What is
-wrong inside one system is an error, and so is a task that could run for ever.
+A reference to something that is not there is an error where it is known what is there: a rule about a tool that does
+not exist protects nothing. Without a store it is a warning, because the store may have it. What is wrong inside one
+system is an error, and so is a task that could run for ever.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
+from foliot.common.suggestions import VERY_ALIKE, suggestion
 from foliot.resources.graph import CYCLE, check_graph, find_cycle, is_cyclic
+from foliot.resources.names import tool_token
 from foliot.resources.problems import Problem
 from foliot.resources.references import DEFAULT_SECRET_KEY, Reference, references
 from foliot.resources.skill_files import builtin_skills
@@ -19,6 +22,7 @@ from foliot.resources.skill_files import builtin_skills
 Document: TypeAlias = dict[str, Any]
 Known: TypeAlias = Callable[[str, str, str], bool]
 Find: TypeAlias = Callable[[str, str, str], Document | None]
+Names: TypeAlias = Callable[[str, str], Collection[str]]
 Key: TypeAlias = tuple[str, str, str]
 
 _CALLED_BY_ADDRESS: Final = frozenset({"http", "external", "grpc", "webhook-callback", "queue"})
@@ -51,13 +55,15 @@ def check_references(
     known: Known | None,
     find: Find | None = None,
     *,
+    names: Names = lambda kind, namespace: (),
     built_in: Callable[[str], bool] = lambda tool: False,
 ) -> list[tuple[int, Problem]]:
     """Everything that is wrong or doubtful between normalised documents, each with the index of its document.
 
     `known(kind, namespace, name)` says whether a resource exists beside the documents; None when nobody knows, as in a
     check without a store. `find` gives the stored document, so that a task can be checked against a stored system.
-    `built_in` says which tools are there without a declaration. The graph of each AgentSystem is checked too.
+    `names(kind, namespace)` are those that may have been meant by one that is not there. `built_in` says which tools
+    are there without a declaration. The graph of each AgentSystem is checked too.
     """
     given: dict[Key, Document] = {_key(document): document for document in documents}
     problems: list[tuple[int, Problem]] = []
@@ -65,7 +71,7 @@ def check_references(
         found: list[Problem] = []
         if document["kind"] == "AgentSystem":
             found += check_graph(document)
-        found += _missing(document, given, known, built_in)
+        found += find_missing(document, given, known, find, names, built_in)
         found += _addressed(document, given, find)
         found += _keys(document, given, find)
         found += _doubts(document)
@@ -79,36 +85,71 @@ def _key(document: Mapping[str, Any]) -> Key:
     return document["kind"], metadata.get("namespace", "default"), metadata["name"]
 
 
-def _missing(
-    document: Document, given: Mapping[Key, Document], known: Known | None, built_in: Callable[[str], bool]
+def find_missing(
+    document: Document,
+    given: Mapping[Key, Document],
+    known: Known | None,
+    find: Find | None,
+    names: Names,
+    built_in: Callable[[str], bool],
 ) -> Iterator[Problem]:
+    """Yields a problem for everything that a document names and that is not there; see `check_references`."""
+
     def there(kind: str, namespace: str, name: str) -> bool:
         return (kind, namespace, name) in given or (known is not None and known(kind, namespace, name))
+
+    def look(kind: str, namespace: str, name: str) -> Document | None:
+        return given.get((kind, namespace, name)) or (find(kind, namespace, name) if find is not None else None)
 
     seen: set[Key] = set()
     for reference in references(document):
         key = (reference.kind, reference.namespace, reference.name)
-        if key in seen:  # a tool is often named in several lists; one warning is enough
+        if key in seen:  # a tool is often named in several lists; one problem is enough
             continue
         seen.add(key)
-        if there(*key) or _comes_by_itself(reference, there, built_in):
+        if document["kind"] == "ToolApproval" and reference.kind == "Task":
+            continue  # work that no resource declares has approvals too
+        if there(*key) or _comes_by_itself(reference, there, look, built_in):
+            continue
+        alike: list[str] = []
+        if reference.namespace == _key(document)[1]:  # what is in another namespace is not told
+            alike += [name for kind, space, name in given if (kind, space) == key[:2]]
+            alike += names(*key[:2])
+        if document["kind"] in _BY_TOKEN and any(tool_token(reference.name) == tool_token(each) for each in alike):
             continue
         message, hint = _said(document, reference)
         if known is None:
             hint = "; ".join(filter(None, (hint, "not among these manifests")))
-        yield Problem(reference.path, message, hint, severity="warning")
+            yield Problem(reference.path, message, hint, severity="warning", missing=True)
+        else:
+            yield Problem(
+                reference.path, message, suggestion(reference.name, alike, hint, alike=VERY_ALIKE), missing=True
+            )
 
 
-def _comes_by_itself(reference: Reference, there: Known, built_in: Callable[[str], bool]) -> bool:
-    """Whether something is there without a declaration: built-in, of an agent's memory, or of an MCP server."""
+# Rules know a tool by its token, so that Web-Search and web_search are the same to them.
+_BY_TOKEN: Final = frozenset({"ToolPermission", "AgentPolicy", "ToolApproval"})
+
+
+def _comes_by_itself(reference: Reference, there: Known, look: Find, built_in: Callable[[str], bool]) -> bool:
+    """Whether something is there without a declaration: built-in, or a tool that a sync with an MCP server will make.
+
+    A server that was synced has made its tools, so that what is not among them is missing.
+    """
     if reference.kind == "Skill":
         return reference.name in builtin_skills()
+    if reference.kind == "ModelEndpoint":
+        return ":" in reference.said  # provider:model
     if reference.kind != "Tool":
         return False
     if built_in(reference.name):
         return True
     server, dashes, _ = reference.name.partition("--")
-    return reference.name.startswith("memory.") or bool(dashes and there("McpServer", reference.namespace, server))
+    if not dashes or not there("McpServer", reference.namespace, server):
+        return False
+    status: Mapping[str, Any] = (look("McpServer", reference.namespace, server) or {}).get("status") or {}
+    offered: list[dict[str, Any]] = status.get("discoveredTools") or []  # one that waits to be accepted has no Tool
+    return not status.get("lastSyncedAt") or any(each.get("tool") == reference.name for each in offered)
 
 
 def _said(document: Document, reference: Reference) -> tuple[str, str | None]:
@@ -123,8 +164,10 @@ def _said(document: Document, reference: Reference) -> tuple[str, str | None]:
         case "TaskSchedule" | "TaskWebhook" | "TaskHook", "Task":
             return f'task template "{said}" not found', None
         case _, "Secret":
+            # What was pasted in the place of a name may be the secret, and of other namespaces no name is told.
+            other = reference.namespace != _key(document)[1] or _KEY_IN_TEXT.search(said) is not None
             hint = "the environment may provide it"
-            return f'{owner} "{name}" references missing secret "{reference.name}"', hint
+            return f'{owner} "{name}" references missing secret' + ("" if other else f' "{reference.name}"'), hint
         case _, kind:
             return f'{owner} "{name}" references missing {_LOWER.get(kind, kind.lower())} "{said}"', None
 

@@ -2,7 +2,8 @@
 
 No shell reads the result. Each element of the template becomes one argument of the program, or none; a value can
 neither add one nor become an option: an element that begins with a placeholder may not begin with a dash once it is
-filled, unless `--` comes before it, and an option takes a value only as `--name={value}`.
+filled, unless `--` comes before it, and an option takes a value only as `--name={value}`. In an element, `{{name}}` is
+the text `{name}` itself: `curl -w '%{{http_code}}'`. On standard input it is a value in braces, as JSON has them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import msgspec
 
 from foliot.errors import InvalidInput
 
-PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_FILLED: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+# What stands in doubled braces has no group: it is text.
+_NAMED: Final = re.compile(r"\{\{[A-Za-z_][A-Za-z0-9_]*\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
 # The whole of standard input is the arguments of the call, as one JSON object.
 JSON: Final = "json"
 _OPTION_WITH_VALUE: Final = re.compile(r"--[A-Za-z0-9][A-Za-z0-9_.-]*=")
@@ -26,7 +29,7 @@ _INTERPRETERS: Final = re.compile(r"(ba|da|z|k|c|tc|fi)?sh|busybox|env|xargs|pyt
 
 def placeholders(text: str) -> list[str]:
     """Lists the arguments that a template names, in their order."""
-    return PLACEHOLDER.findall(text)
+    return [name for name in _NAMED.findall(text) if name]
 
 
 def wrong_elements(command: Sequence[str]) -> Iterator[tuple[int, str]]:
@@ -39,10 +42,9 @@ def wrong_elements(command: Sequence[str]) -> Iterator[tuple[int, str]]:
             yield place, "{field} holds a NUL"
         elif placeholders(element):
             if interprets and _CODE_FOLLOWS.fullmatch(command[place - 1]):
-                yield (
-                    place,
-                    "{field} is code that the program runs: give the argument as an element behind it",
-                )
+                own = placeholders(element)[0]
+                why = "{field} is code that the program runs: give the argument as an element behind it"
+                yield place, f"{why}, or write {{{{{own}}}}} for the text {{{own}}} itself"
             elif not ended and element.startswith("-") and not _OPTION_WITH_VALUE.match(_before(element)):
                 yield place, "{field}: an option takes an argument of the call only as --name={argument}"
         ended = ended or element == "--"
@@ -61,7 +63,7 @@ def filled_command(command: Sequence[str], arguments: Mapping[str, Any]) -> list
             continue
         if missing:
             raise InvalidInput(f"the argument {missing[0]!r} is missing: the command needs it", field=missing[0])
-        word = filled_text(element, arguments)
+        word = _NAMED.sub(lambda match: _text(arguments.get(match[1])) if match[1] else match[0][1:-1], element)
         if "\0" in word:
             raise InvalidInput(f"the argument {names[0]!r} holds a NUL", field=names[0])
         if names and not ended and word.startswith("-") and not element.startswith("-"):
@@ -75,7 +77,7 @@ def filled_command(command: Sequence[str], arguments: Mapping[str, Any]) -> list
 
 def filled_text(template: str, arguments: Mapping[str, Any]) -> str:
     """The text with every placeholder filled; text as it is, everything else as JSON, what is not given as nothing."""
-    return PLACEHOLDER.sub(lambda match: _text(arguments.get(match[1])), template)
+    return _FILLED.sub(lambda match: _text(arguments.get(match[1])), template)
 
 
 def filled_input(template: str, arguments: Mapping[str, Any]) -> bytes:
@@ -93,5 +95,5 @@ def _text(value: Any) -> str:
 
 def _before(element: str) -> str:
     """The beginning of an element, up to its first placeholder."""
-    found = PLACEHOLDER.search(element)
+    found = next((each for each in _NAMED.finditer(element) if each[1]), None)
     return element[: found.start()] if found else element

@@ -128,3 +128,13 @@ def spellings(name: str) -> tuple[str, ...]:
     first, *rest = snake(name).split("_")
     loud = first + "".join(part.upper() if part in _ACRONYMS else part.capitalize() for part in rest)
     return tuple(dict.fromkeys((snake(name), camel(name), loud)))
+
+
+# --- names of tools in rules -----------------------------------------------------------------------------------------
+
+_SPACES: Final = re.compile(r"[\s/\\-]")
+
+
+def tool_token(text: str) -> str:
+    """`Web-Search` and `web_search` are the same tool to a rule. Dots stay."""
+    return _SPACES.sub("_", text.strip().lower()).strip("_:")

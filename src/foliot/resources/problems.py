@@ -35,7 +35,8 @@ class Problem:
     """One thing that is wrong. `path` is in the spelling of the input, so that it can be located there.
 
     `expected` says what would be right; `hint` what was probably meant or what to do. `at` is what of the field to
-    point to: its value, or its key when the field itself should not be there.
+    point to: its value, or its key when the field itself should not be there. `missing`: it names something that is not
+    there, which may be taken all the same (see catalog/checks.py).
     """
 
     path: Path
@@ -44,6 +45,7 @@ class Problem:
     expected: str | None = None
     severity: Severity = "error"
     at: Literal["value", "key"] = "value"
+    missing: bool = False
 
     @property
     def field(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, cast
 from foliot.errors import Denied, InvalidInput
 from foliot.resources.problems import Path, render_path
 
-Form: TypeAlias = Literal["name", "ref", "secret", "tool"]
+Form: TypeAlias = Literal["name", "ref", "secret", "tool", "pattern"]
 
 NAME_MAX: Final = 253
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -61,7 +61,8 @@ class ReferenceCheck(Protocol):
 
 
 # (field, kind it names, how). `name` is in the same namespace; `ref` is [namespace/]name; `secret` may add :key,
-# `tool` @version. A dot goes into a part, and through lists and the values of `*`.
+# `tool` @version; `pattern` may have * for anything, and names nothing then. A dot goes into a part, and through lists
+# and the values of `*`.
 _SECRET: Final = ("auth.secretRef", "Secret", "secret")
 _FENCED: Final = ("sandbox.secrets.secretRef", "Secret", "secret")
 FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
@@ -89,6 +90,7 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
         ("requires", "Tool", "name"),
         ("requires_prior", "Tool", "name"),
         ("after", "Tool", "name"),
+        ("replaced_by", "Tool", "name"),
         _FENCED,
         _SECRET,
     ),
@@ -98,7 +100,11 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
         _FENCED,
         _SECRET,
     ),
-    "AgentPolicy": (("target_systems", "AgentSystem", "name"),),
+    "AgentPolicy": (
+        ("target_systems", "AgentSystem", "name"),
+        ("blocked_tools", "Tool", "pattern"),
+        ("allowed_tools", "Tool", "pattern"),
+    ),
     "Budget": (("scope.agent", "Agent", "name"),),
     "ToolPermission": (("tool_ref", "Tool", "tool"), ("target_agents", "Agent", "name")),
     "ToolApproval": (("task_ref", "Task", "ref"), ("tool", "Tool", "name")),
@@ -132,9 +138,8 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
 # they reach nothing elsewhere, and need not exist.
 WORDS: Final[Mapping[str, Collection[str]]] = {
     "AgentSystem": ("graph.*.next", "graph.*.edges.to"),
-    "Tool": ("replaced_by",),
     "TaskHook": ("source",),
-    "AgentPolicy": ("target_tasks", "allowed_models", "blocked_tools", "allowed_tools"),
+    "AgentPolicy": ("target_tasks", "allowed_models"),
     "ToolApproval": ("agent", "run"),
 }
 
@@ -274,7 +279,7 @@ def _reference(path: Path, kind: str, form: Form, namespace: str, said: str) -> 
     if form == "tool" and said.startswith("agent:"):  # an agent that this one may call
         yield Reference(path, "Agent", namespace, said.removeprefix("agent:"), said)
         return
-    if said == "*":  # each of them, and none by its name
+    if said == "*" or (form == "pattern" and "*" in said):  # each of them, and none by its name
         return
     bare = said.partition(":")[0] if form == "secret" else said.partition("@")[0] if form == "tool" else said
     where, slash, name = bare.partition("/") if form in _CROSSING else (bare, "", "")

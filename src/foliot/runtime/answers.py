@@ -284,7 +284,7 @@ class Acceptance(Struct, frozen=True, forbid_unknown_fields=True):
     What is given besides is the least that Tools have to say of it from now on, which may be less than before.
     """
 
-    tool: Annotated[str, Meta(min_length=1, max_length=253)]
+    tool: Annotated[str, Meta(pattern=r"\S", max_length=253)]
     digest: Annotated[str, Meta(pattern="^(sha256:)?[0-9a-f]{12,64}$")]
     risk_level: Literal["low", "medium", "high", "critical"] | None = None
     effect: Literal["read", "idempotent", "once"] | None = None

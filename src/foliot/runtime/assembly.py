@@ -10,6 +10,8 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from foliot.common.pages import read_all
+from foliot.common.suggestions import VERY_ALIKE, suggestion
 from foliot.engine.approval.grants import StoredGrants
 from foliot.engine.base import Clock
 from foliot.engine.code.conversation import PROGRAM, RESULT_LIMIT
@@ -34,6 +36,7 @@ from foliot.engine.definition.freeze import (
     with_tool,
 )
 from foliot.engine.definition.governance import ModelGate
+from foliot.engine.definition.missing import MissingParts, built_in_names, parts_missing_in, with_missing_parts
 from foliot.engine.definition.run_options import RunOptions, check_model_may_change, read_schema, without_tools
 from foliot.engine.definition.skills import (
     SkillCatalog,
@@ -55,10 +58,10 @@ from foliot.errors import NotFound, NotHere, UsageError
 from foliot.kernel.identity import NOBODY
 from foliot.kernel.run.events import RunCreated
 from foliot.kernel.run.spec import RunSpec
-from foliot.resources.references import qualified
+from foliot.resources.references import Reference, qualified
 from foliot.runtime.agent import Agent, check_active, named
 from foliot.runtime.output_types import OUTPUT_TYPE, OutputType, is_of_type, is_pinned
-from foliot.store.base import Document, Key, ResourceStore
+from foliot.store.base import Document, Filter, Key, ResourceStore
 from foliot.tools import search
 from foliot.tools.backends.agent import PREFIX, RUNNING_CODE, Agents, AgentTool, Delegation, Program
 from foliot.tools.base import CheckedOutput, OutputCheck, Tool, ToolDefinition
@@ -136,9 +139,13 @@ async def tools_of(
         else:
             missing.append(f"{request} (there is {version})")
     if missing:
+        names = [*(each.name for each in given.definitions()), *built_in_names()]
+        if store is not None:
+            names += [each["metadata"]["name"] for each in await read_all(store.list, Filter("Tool", namespace))]
+        otherwise = "apply a Tool of that name, or give the function to the Runtime"
         error = NotFound(
             f"agent {agent!r} uses tools that are not there: {', '.join(missing)}",
-            hint="apply a Tool of that name, or give the function to the Runtime",
+            hint=suggestion(missing[0], names, otherwise, alike=VERY_ALIKE),
         )
         if not any(name in pinned for name in missing):
             error.details["lacks"] = f"tool {', '.join(missing)}"
@@ -214,6 +221,7 @@ class Assembly:
         self._agent_tools: dict[tuple[str, str], ToolRegistry] = {}
         self._prepared: dict[tuple[str, str], _Prepared] = {}
         self._pipelines: dict[int, _Piped] = {}  # by the identity of the spec, which each of them holds
+        self._missing = MissingParts(resources, self.brings, self._document_of)
         self._parts_of: dict[str, PipelineParts] = {}
         # Grows whenever a Python object becomes known that was not known before.
         self.generation = 0
@@ -242,6 +250,24 @@ class Assembly:
         self.hooks.know(f"{agent.namespace}/{agent.name}", agent.hooks)
         for callee in agent.agents:
             self.know(callee)
+
+    async def brings(self, reference: Reference) -> bool:
+        """Whether a part that nobody declared comes from Python or a plug-in, for any agent of its namespace."""
+        namespace, name = reference.namespace, reference.name
+        match reference.kind:
+            case "Agent":
+                return self.known(namespace, name) is not None
+            case "ModelEndpoint":
+                return self.models.is_fixed(qualified(reference.said, namespace))
+            case "Tool":
+                own = (tools for (space, _), tools in self._agent_tools.items() if space == namespace)
+                return name in self.given or any(name in tools for tools in own)
+            case _:
+                return False
+
+    def _document_of(self, namespace: str, name: str) -> Document | None:
+        known = self.known(namespace, name)
+        return None if known is None else known.document
 
     def known(self, namespace: str, name: str) -> Agent | None:
         return self._agents.get((namespace, name))
@@ -279,6 +305,7 @@ class Assembly:
             and known.agent is agent
             and known.rules is rules
             and known.given == (given, given.changes)
+            and parts_missing_in(known.spec) == await self._missing.around(agent.document)
         ):
             return known.spec, known.pipeline
         spec, tools = await self._frozen(agent)
@@ -353,6 +380,7 @@ class Assembly:
         frozen = with_quarantined(with_skills(frozen, skills), held)
         frozen = with_misnamed(frozen, await self._skills.misnamed(spec.get("skills", ()), agent.namespace))
         _set_skills(tools, frozen)
+        frozen = with_missing_parts(frozen, await self._missing.around(agent.document))
         names = [tool.definition.name for tool in tools]
         callees = [name for name in names if name.startswith(PREFIX)]
         declared += [name for name in callees if self.known(agent.namespace, name.removeprefix(PREFIX)) is None]

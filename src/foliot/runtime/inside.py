@@ -66,6 +66,7 @@ from foliot.tools.base import Tool
 if TYPE_CHECKING:
     from foliot.engine.definition.backends import Backends
     from foliot.engine.definition.endpoints import RunModels
+    from foliot.engine.definition.missing import Brings
     from foliot.engine.plugins import Plugins
     from foliot.runtime.composition import Tasking
     from foliot.runtime.tools import ToolCatalog
@@ -242,6 +243,11 @@ class Inside:
     def backends(self) -> Backends:
         """The ways to tools that are not functions of this process."""
         return self._assembly.backends
+
+    @property
+    def brings(self) -> Brings:
+        """Tells the parts that Python and plug-ins give to this runtime without a declaration."""
+        return self._assembly.brings
 
     @property
     def grants(self) -> OperatorGrants:

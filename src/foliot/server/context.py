@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from starlette.requests import Request
 
 from foliot.common.waits import Waits
+from foliot.engine.definition.missing import Brings
 from foliot.engine.telemetry.metrics import Metrics
 from foliot.runtime.background import BackgroundRuns
 from foliot.runtime.local.resources import LocalResources
@@ -45,11 +46,16 @@ class ServedResources(LocalResources):
             budgets_changed=local._budgets_changed,
             models_changed=local._models_changed,
             work=local._work,
+            brings=local._brings,
         )
 
     def on(self, store: ResourceStore) -> ServedResources:
         """The same verbs, on another view of the store."""
         return self.of(self, store)
+
+    @property
+    def brings(self) -> Brings | None:
+        return self._brings
 
     accept_for = LocalResources._accept_for
     apply_for = LocalResources._apply_for

@@ -75,11 +75,13 @@ class Declaring:
         manager: str | None = None,
         *,
         takes_over: bool = False,
+        takes_missing: bool = False,
     ) -> None:
         """`manager` is who owns what is written (see resources/field_owners.py), by default one for each verb.
 
-        `takes_over` is as in `Put`.
+        `takes_over` is as in `Put`; `takes_missing` takes what names something that is not there, with a warning.
         """
+        self._takes_missing = takes_missing
         self._takes_over = takes_over
         self._manager = check_manager(manager) if manager else None
         self._services = services
@@ -208,7 +210,19 @@ class Declaring:
         merge: Merge | None = None,
     ) -> WriteResult:
         await self._services.client.check_unopposed(document)
-        warnings = tuple(await check_against_store(self._store, [document]))
+        key = key_of(document)
+        before = (await self._store.owned([key])).get(key) if expect != "absent" else None
+        warnings = tuple(
+            await check_against_store(
+                self._store,
+                [document],
+                # Clients of the older version declare one by one, in any order: the status says what is missing.
+                allow_missing=self._takes_missing or bool(written_as),
+                before=None if before is None else {key: before.document},
+                brings=self._services.client.brings,
+                operator=self._store.declarer.operator,
+            )
+        )
         stored = {name: value for name, value in document.items() if name != "status"}
         put = Put(stored, expect=expect, merge=merge, claim=claim, takes_over=self._takes_over, written=written_as)
         (written,) = await self._store.write([put], dry=dry)

@@ -382,6 +382,10 @@ spec:
     - {say: "It says {last_result}."}
 ---
 kind: Tool
+metadata: {name: get_weather}
+spec: {type: function, function: "openai_tools:add", effect: read}
+---
+kind: Tool
 metadata: {name: sum_up}
 spec: {type: function, function: "openai_tools:add", effect: read, requires_prior: [get_weather]}
 ---

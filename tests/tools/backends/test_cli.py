@@ -79,6 +79,14 @@ def test_no_value_becomes_an_option_or_another_argument(one: str, two: str) -> N
     assert words[-1] == two
 
 
+def test_doubled_braces_are_text_and_whoever_needs_them_is_told() -> None:
+    command = ["curl", "-w", "%{{http_code}}", "--", "{url}"]
+    assert filled_command(command, {"url": "u"}) == ["curl", "-w", "%{http_code}", "--", "u"]
+    assert list(wrong_elements(["sh", "-c", "curl -w '%{{http_code}}' \"$1\"", "sh", "{url}"])) == []
+    ((_, why),) = wrong_elements(["sh", "-c", "curl -w '%{http_code}'"])
+    assert "write {{http_code}} for the text {http_code}" in why
+
+
 def test_what_is_missing_or_would_be_an_option_is_refused() -> None:
     for value, said in (("-rf", "begins with a dash"), (None, "is missing"), ("a\0b", "NUL")):
         with pytest.raises(InvalidInput, match=said):

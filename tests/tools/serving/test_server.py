@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -380,7 +381,8 @@ async def test_a_server_without_its_stream_says_what_is_missing_and_leaves_nothi
 
 
 def test_a_configuration_that_cannot_work_is_refused() -> None:
-    for wrong in ({"concurrency": 0}, {"ack_wait": 0.0}, {"list_subject": "tool.*"}, {"redelivery": ()}):
+    times = ({"ack_wait": 0.0}, {"call_limit": math.nan}, {"redelivery": (1.0, math.nan)}, {"fetch": math.inf})
+    for wrong in ({"concurrency": 0}, *times, {"list_subject": "tool.*"}, {"redelivery": ()}):
         with pytest.raises(InvalidInput):
             ServerConfig(**wrong).check()
 

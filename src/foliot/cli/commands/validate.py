@@ -1,24 +1,29 @@
-"""`foliot validate`: are these manifests good? Needs no store, changes nothing, tells everything at once."""
+"""`foliot validate`: are these manifests good? Changes nothing, tells everything at once, and needs no store."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from foliot.cli.invocation import current
-from foliot.cli.manifests import files_option, read
+from foliot.cli.manifests import files_option, located, read
+from foliot.cli.reach import connected, run
 from foliot.cli.show.findings import render_findings, summary
 from foliot.cli.show.output import as_json, output_option, ref_of
 from foliot.cli.terminal import out, paint
 from foliot.common.text import counted
-from foliot.resources.problems import manifest_error
+from foliot.resources.problems import ManifestError, manifest_error
 
 if TYPE_CHECKING:
     from foliot.resources.problems import Finding
     from foliot.resources.reader import Bundle
+
+
+# Flags that name a place in which it is known what is there.
+_PLACES: Final = frozenset({"context", "server", "store"})
 
 
 @click.command()
@@ -27,14 +32,17 @@ if TYPE_CHECKING:
 @click.option("--strict", is_flag=True, help="Warnings count as errors.")
 @click.option("-q", "--quiet", is_flag=True, help="Only problems, no list of what is valid.")
 def validate(files: tuple[str, ...], output: str, strict: bool, quiet: bool) -> int:
-    """Check manifests without a store, and report every problem at once.
+    """Check manifests, and report every problem at once.
 
-    References between the manifests are checked too; one to something that is not among them is a warning at most,
-    because it may be in the store already. Exit code 5 when anything is invalid, 3 when only files are missing.
+    References between the manifests are checked too. One to something that is not among them is a warning, because a
+    store may have it; with --store, --server or --context on the command line it is held against what is there, and is
+    an error when it is not. Exit code 5 when anything is invalid, 3 when only files are missing.
     """
 
     bundle = read(files, namespace=current().namespace)
     findings = [*bundle.findings, *_references(bundle)]
+    if current().flags.keys() & _PLACES and not any(finding.severity == "error" for finding in findings):
+        findings = run(_held_against(bundle, findings))
     if strict:
         findings = [replace(f, problem=replace(f.problem, severity="error")) for f in findings]
     errors = [finding for finding in findings if finding.severity == "error"]
@@ -43,6 +51,18 @@ def validate(files: tuple[str, ...], output: str, strict: bool, quiet: bool) -> 
     else:
         _print(bundle, findings, quiet=quiet)
     return manifest_error(findings).exit_code if errors else 0
+
+
+async def _held_against(bundle: Bundle, findings: Sequence[Finding]) -> list[Finding]:
+    """The findings where it is known what is there: what `foliot apply` would say, in the places of the manifests."""
+    known = [finding for finding in findings if not finding.problem.missing]
+    async with connected() as client:
+        try:
+            await client.resources.apply([item.given for item in bundle.items], dry_run=True)
+        except ManifestError as error:
+            located(error, bundle.items)
+            return [*bundle.findings, *error.findings]
+    return known
 
 
 def _references(bundle: Bundle) -> list[Finding]:
@@ -67,6 +87,8 @@ def _print(bundle: Bundle, findings: Sequence[Finding], *, quiet: bool) -> None:
     if any(finding.severity == "error" for finding in findings):
         out(f"{counted(len(valid), 'resource')} valid; {summary(findings)}", err=True)
     elif not quiet:
+        if any(finding.problem.missing for finding in findings):
+            out("what is not among these manifests a store may have: `foliot --store STORE validate` looks", err=True)
         warnings = f", {counted(len(findings), 'warning')}" if findings else ""
         out(f"{counted(len(valid), 'resource')} valid{warnings}")
 

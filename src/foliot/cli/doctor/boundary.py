@@ -1,4 +1,4 @@
-"""Stored resources that stopped working: they lack a grant, a declarer, or somebody who answers for them.
+"""Stored resources that do not work: they lack a grant, a declarer, somebody who answers for them, or a part.
 
 Older versions believed more. Resources that they stored stay as they are, and are refused when they are used; these
 looks say so before, each with what to type.
@@ -38,6 +38,7 @@ async def look_at_boundary(settings: Settings, resources: ResourceStore, now: Ca
     stored = await list_all(resources, Filter())
     looks: Sequence[tuple[str, str, AsyncIterator[Finding]]] = (
         ("boundary.references", "every reference to another namespace is granted there", _references(stored)),
+        ("boundary.missing", "everything that is named exists", _missing(settings, resources, stored)),
         ("boundary.powers", "every resource may do what it declares", _powers(settings, stored)),
         ("boundary.triggers", "every schedule and webhook acts for somebody", _triggers(stored)),
         ("boundary.standing", "every standing grant counts, or has ended", _standing(stored, now())),
@@ -66,6 +67,17 @@ async def _references(stored: Iterable[Document]) -> Findings:
                 continue
             what = refused(origin, target, f"{origin.kind}/{_name(document)}", each.path)
             yield Finding(AREA, "boundary.references", "warning", what.message, _grant_line(origin, target))
+
+
+async def _missing(settings: Settings, resources: ResourceStore, stored: Sequence[Document]) -> Findings:
+    """Rules about tools that do not exist, agents with tools that nobody has, and the like: declared all the same."""
+    from foliot.engine.definition.missing import find_missing_parts
+    from foliot.runtime.local.groups import PluginParts
+
+    for index, problem in await find_missing_parts(resources, stored, PluginParts(settings).brings):
+        document = stored[index]
+        what = f"{document['kind']}/{_name(document)} in {_space(document)}: {problem}"
+        yield Finding(AREA, "boundary.missing", "warning", what, "declare it, or mend the name")
 
 
 async def _powers(settings: Settings, stored: Iterable[Document]) -> Findings:

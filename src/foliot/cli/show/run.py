@@ -259,6 +259,8 @@ def _waits(waiting: e.RunWaiting, at: float) -> str:
 
 def _others(event: e.Event) -> list[Line]:
     match event:
+        case e.RunCreated(missing=missing):
+            return [Line("note", f"not there: {each}", wrap=True) for each in missing]
         case e.OutputRejected(reason=reason, problems=problems):
             return [Line("note", f"the answer is sent back ({reason})", one_line("; ".join(problems), LONGEST_RESULT))]
         case e.InputReceived(message=message, by=by):

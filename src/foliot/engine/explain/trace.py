@@ -38,6 +38,7 @@ MarkKind: TypeAlias = Literal[
     "violation",
     "budget",
     "compacted",
+    "missing",  # something that was declared around the run names what is not there
     "hook",  # somebody's hook changed or refused something
     "memory",
     "note",  # something of the question was not sent as it was asked, or of the answer not kept
@@ -166,6 +167,7 @@ class Trace(Struct):
     fork: e.Fork | None = None
     identity: Identity = NOBODY
     task: str = ""
+    missing: tuple[str, ...] = ()
     created_at: float = 0.0
     last_at: float = 0.0
     attempts: int = 0
@@ -260,6 +262,9 @@ class _Building:
         trace.input = "\n".join(message.text for message in event.input)
         trace.identity, trace.task = event.identity, event.task
         trace.created_at = trace.last_at = at
+        trace.missing = event.missing
+        for each in event.missing:
+            self.mark("missing", at, f"not there when it began: {each}")
 
     def claimed(self, at: float, event: e.RunClaimed) -> None:
         trace = self.trace

@@ -252,6 +252,8 @@ def explain(trace: Trace, standing: RunLiveness, spec: RunSpec, now: float) -> E
     explanation.cost = cost_of(trace)
     explanation.time = time_of(trace, now)
     explanation.way = way_of(trace)
+    if trace.missing:
+        explanation.next.append(Hint("foliot doctor", "shows everything that is named and not there"))
     if held := quarantined_in(spec):
         explanation.chain.append(f"it worked without skills that were in quarantine: {', '.join(held)}")
         explanation.next.append(Hint("foliot skills list", "shows their digests, to be read and allowed"))

@@ -131,11 +131,14 @@ RETRIES: Final = (
     ),
 )
 
+# A condition on an edge behind an agent that has answered could not be evaluated.
+CONDITION_FAILED: Final = "condition_failed"
 # Failures that another attempt would only repeat: the run used up what it may use, broke its contract, was refused by
 # a rule, or asks its provider for something wrong.
 FINAL_CODES: Final = frozenset(
     {
         "budget_exceeded",
+        CONDITION_FAILED,
         "contract_violation",
         "denied",
         "refused",

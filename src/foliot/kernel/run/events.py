@@ -190,6 +190,7 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     that only watches sends nothing back; 3: also, inputs that wait for the end of a turn are answered one by one, and
     an interrupt ends what is under way. 0, in journals of earlier versions: arguments of the same text.
     `workspace` is what the folder of the run begins with: a fork has that of the original.
+    `missing` says what was declared around the run and is not there: a rule about a tool that does not exist.
     """
 
     agent: str
@@ -220,6 +221,7 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     summarised: int = 0
     sized: int = 0
     compacts: bool = False
+    missing: tuple[str, ...] = ()
 
 
 class RunClaimed(Fact, frozen=True, tag="run.claimed"):

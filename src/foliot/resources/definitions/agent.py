@@ -11,7 +11,19 @@ from foliot.common.durations import seconds
 from foliot.common.suggestions import suggestion
 from foliot.kernel.inbox import LARGEST_CAP, LONGEST_DEBOUNCE
 from foliot.kernel.messages import Effort
-from foliot.resources.base import Model, Resource, Status, either, given, implies, no, present, problem, says
+from foliot.resources.base import (
+    EVEN_EMPTY,
+    Model,
+    Resource,
+    Status,
+    either,
+    given,
+    implies,
+    no,
+    present,
+    problem,
+    says,
+)
 from foliot.resources.definitions.delegation import AgentDelegation
 from foliot.resources.definitions.execution_policy import ExecutionPolicy
 from foliot.resources.definitions.runner import AgentRunner
@@ -358,7 +370,6 @@ class AgentSpec(Model):
     required: ClassVar = {"model_ref": ""}
     excused: ClassVar = {"model_ref": present("runner")}
     removed: ClassVar = {"model": "spec.model_ref"}
-    kept_empty: ClassVar = frozenset({"delegation"})  # declared, with all that it has by default
     rules: ClassVar = (implies(present("runner"), no(either(given("model_ref"), given("fallbacks")))),)
 
     model_ref: Ref = Field(default="", description="The ModelEndpoint to ask: name or namespace/name.")
@@ -395,7 +406,7 @@ class AgentSpec(Model):
         default=None, description="Runs of tasks that may be at work at once, over all workers; not limited without it."
     )
     code: AgentCode | None = Field(default=None, description="How programs of the tool `code` run.")
-    delegation: AgentDelegation | None = Field(
+    delegation: Annotated[AgentDelegation | None, EVEN_EMPTY] = Field(
         default=None,
         description="How it gives tasks to copies of itself and to other agents, with the tool `delegate`.",
     )

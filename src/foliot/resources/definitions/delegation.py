@@ -20,7 +20,6 @@ class DelegationPreset(Model):
     """A kind of helper that a task can be given to."""
 
     required: ClassVar = {"name": "", "description": ""}
-    kept_empty: ClassVar = frozenset({"tools"})
 
     name: Name = Field(default="", description="What tasks call it.")
     description: str = Field(default="", description="What it is for, in a sentence; the model chooses by it.")

@@ -275,8 +275,6 @@ class SandboxSpec(Model):
 class SandboxCeiling(Model):
     """The most that fences under a policy may be. What is not given is not bounded; policies only take away."""
 
-    kept_empty: ClassVar = frozenset({"network", "mounts"})
-
     isolation: Annotated[Literal["none", "sandboxed", "container", "gvisor"], ANY_CASE] | None = Field(
         default=None, description="The weakest isolation that tools may have: none, sandboxed, container or gvisor."
     )

@@ -440,7 +440,8 @@ class ToolSpec(Model):
             for name in command_template.placeholders(element):
                 if isinstance(known, dict) and name not in known:
                     message = f"{{field}} names the argument {name!r}, which is not in spec.input_schema"
-                    yield problem("cli", "command", place, message=message)
+                    hint = f"write {{{{{name}}}}} for the text {{{name}}} itself"
+                    yield problem("cli", "command", place, message=message, hint=hint)
 
     def _wrong_sandbox(self) -> Iterator[Problem]:
         if self.sandbox is None:

@@ -57,6 +57,7 @@ class ResourceGroup(Group):
         prune: tuple[Requirement, ...] | None = None,
         prune_namespace: str = "default",
         allow_empty: bool = False,
+        allow_missing: bool = False,
         force: bool = False,
         field_manager: str = MANAGER,
         force_conflicts: bool = False,
@@ -67,7 +68,8 @@ class ResourceGroup(Group):
         what others own stays, and is a `FieldConflict` where a document says something else, unless `force_conflicts`.
         A document says what is in it: leave defaults out.
 
-        References are checked against the store and the documents together. With `prune`, resources in
+        References are checked against the store and the documents together: one to something that is not there is an
+        error, and with `allow_missing` a warning. With `prune`, resources in
         `prune_namespace` that match the selector, were made by apply, and are not among the documents are deleted, as
         `delete` does it: the work of a Task ends, and what open tasks use is a `Conflict` unless `force`. When none of
         the documents matches the selector, nothing is deleted unless `allow_empty`. What other managers own fields of

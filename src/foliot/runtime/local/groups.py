@@ -15,6 +15,8 @@ from foliot.runtime.groups.groups import Groups, StoreGroups
 from foliot.store.base import Database, DeclaredBy, ResourceStore
 
 if TYPE_CHECKING:
+    from foliot.engine.definition.missing import Brings
+    from foliot.resources.references import Reference
     from foliot.runtime.inside import Inside
     from foliot.runtime.local.declared_work import DeclaredWork
     from foliot.runtime.local.folders import LocalFolders
@@ -33,6 +35,27 @@ if TYPE_CHECKING:
     from foliot.runtime.local.work import LocalApprovals, LocalQuestions, LocalRuns, LocalTasks
     from foliot.settings.settings import Settings
     from foliot.store.secrets.sealing import Sealer
+    from foliot.tools.registry import ToolRegistry
+
+
+class PluginParts:
+    """The tools that enabled plug-ins bring. They are loaded when a tool is named that nobody declared."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._tools: ToolRegistry | None = None
+
+    async def brings(self, reference: Reference) -> bool:
+        if reference.kind != "Tool" or not self._settings.plugins:
+            return False
+        if self._tools is None:
+            from foliot.engine.hooks.registry import HookRegistry
+            from foliot.engine.plugins import Plugins
+            from foliot.tools.registry import ToolRegistry
+
+            self._tools = ToolRegistry()
+            await Plugins(self._tools, HookRegistry(), quiet=True).use(self._settings.plugins)
+        return reference.name in self._tools
 
 
 class StoredGroups(StoreGroups):
@@ -46,8 +69,13 @@ class StoredGroups(StoreGroups):
         *,
         inside: Callable[[], AbstractAsyncContextManager[Inside]],
         caller: Identity = NOBODY,
+        brings: Brings | None = None,
     ) -> None:
-        """`inside` opens what accepts and ends work, when that is needed; `caller` is who uses the verbs."""
+        """`inside` opens what accepts and ends work, when that is needed; `caller` is who uses the verbs.
+
+        `brings` says what there is without a declaration; without it, what plug-ins bring that are enabled.
+        """
+        self._brings = brings or PluginParts(settings).brings
         self.database = database
         self.store = store
         self._settings = settings
@@ -67,6 +95,7 @@ class StoredGroups(StoreGroups):
             work=self._declared_work,
             by=by,
             caller=self._caller,
+            brings=self._brings,
         )
 
     async def _budgets_changed(self, namespace: str) -> None:
@@ -152,6 +181,7 @@ class LocalGroups(Groups):
             inside.settings,
             inside=lambda: nullcontext(inside),  # most of what is declared has nothing to do with them
             caller=self._caller,
+            brings=inside.brings,
         )
 
     @property

@@ -30,6 +30,7 @@ from foliot.store.base import (
 
 if TYPE_CHECKING:
     from foliot.catalog.apply import Applier
+    from foliot.engine.definition.missing import Brings
     from foliot.runtime.local.declared_work import DeclaredWork, Recorded
     from foliot.work.tasks.base import TaskBody
 
@@ -55,6 +56,7 @@ class LocalResources(ResourceGroup):
         work: Callable[[], DeclaredWork] | None = None,
         by: DeclaredBy | None = None,
         caller: Identity = NOBODY,
+        brings: Brings | None = None,
     ) -> None:
         """`by` is recorded as the declarer of what is written, by default the process itself; `caller` is on whose
         behalf Tasks are done.
@@ -62,12 +64,15 @@ class LocalResources(ResourceGroup):
         `budgets_changed` is called with the namespace of a Budget that was written, for runs that wait for one;
         `models_changed` with that of a ModelEndpoint or a Secret, for runs that wait for a model.
 
+        `brings` says what this process has without a declaration: see `engine/definition/missing.py`.
+
         `work` gives the work that Tasks stand for; it is asked for when a Task is concerned, and not before.
         """
         self._store = store
         self._by = by
         self._caller = caller
         self._work = work
+        self._brings = brings
         self._budgets_changed = budgets_changed
         self._models_changed = models_changed
 
@@ -97,7 +102,9 @@ class LocalResources(ResourceGroup):
             documents = await with_owners(self._store, documents)
         if self._work is not None and any(document["kind"] == "Task" for document in documents):
             documents = await self._work().shown(documents)
-        return [as_written(document) for document in documents]
+        from foliot.engine.definition.missing import with_missing_told
+
+        return [as_written(each) for each in await with_missing_told(self._store, documents, self._brings)]
 
     async def opposed(self, documents: Sequence[Document]) -> Sequence[Taken]:
         if self._work is None or not any(document["kind"] == "Task" for document in documents):
@@ -128,6 +135,7 @@ class LocalResources(ResourceGroup):
         prune: tuple[Requirement, ...] | None = None,
         prune_namespace: str = "default",
         allow_empty: bool = False,
+        allow_missing: bool = False,
         force: bool = False,
         field_manager: str = MANAGER,
         force_conflicts: bool = False,
@@ -140,6 +148,7 @@ class LocalResources(ResourceGroup):
             prune=prune,
             prune_namespace=prune_namespace,
             allow_empty=allow_empty,
+            allow_missing=allow_missing,
             force=force,
             applier=Applier(field_manager, force_conflicts, self._by),
         )
@@ -153,6 +162,7 @@ class LocalResources(ResourceGroup):
         prune: tuple[Requirement, ...] | None = None,
         prune_namespace: str = "default",
         allow_empty: bool = False,
+        allow_missing: bool = False,
         force: bool = False,
         judge: Callable[[Sequence[Put | Delete]], Awaitable[object]] | None = None,
     ) -> Applied:
@@ -177,6 +187,8 @@ class LocalResources(ResourceGroup):
             prune=prune,
             prune_namespace=prune_namespace,
             allow_empty=allow_empty,
+            allow_missing=allow_missing,
+            brings=self._brings,
             applier=applier,
             judge=judge,
             check=check,
@@ -231,6 +243,9 @@ class LocalResources(ResourceGroup):
             raise Conflict(f"{key} was given without the version it was read at.", hint="Read it again.")
         before = await self.get(key.kind, key.name, namespace=key.namespace)
         await self._check_unopposed(document)
+        from foliot.catalog.checks import check_against_store
+
+        await check_against_store(self._store, [document], before={key: before}, brings=self._brings)
         words: Document = metadata.get(WRITTEN_AS) or {}
         put = Put(document, claim=Claim(EDIT), expect=exact(version), takes_over=take_over, written=words)
         (written,) = await self._store.write([put], by=self._by, dry=dry_run)

@@ -67,6 +67,9 @@ Fields = Annotated[str | None, Query(description="Such as `status.phase=Ready`."
 DryRun = Annotated[str | None, Query(alias="dryRun", description="`true` or `All`: check everything, write nothing.")]
 Force = Annotated[str | None, Query(description="`true`: delete it although tasks that have not ended use it.")]
 FieldManager = Annotated[str | None, Query(description="Who sets the fields, by a name of their choice.")]
+AllowMissing = Annotated[
+    str | None, Query(description="`true`: take what names something that does not exist, with a warning.")
+]
 ForceConflicts = Annotated[str | None, Query(description="`true`: take over fields that other managers own.")]
 TakeOver = Annotated[str | None, Query(description="`true`: declare all of it, also what somebody else put there.")]
 ManagedFields = Annotated[str | None, Query(description="`true`: with `metadata.managedFields`, who owns which field.")]

@@ -17,6 +17,7 @@ from foliot.server.context import Services
 from foliot.server.http.bodies import manifests
 from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.names import (
+    AllowMissing,
     DryRun,
     FieldManager,
     Force,
@@ -51,6 +52,7 @@ async def apply(
     dryRun: DryRun = None,
     prune: Prune = None,
     allowEmpty: AllowEmpty = False,
+    allowMissing: AllowMissing = None,
     force: Force = None,
     fieldManager: FieldManager = None,
     forceConflicts: ForceConflicts = None,
@@ -83,6 +85,7 @@ async def apply(
         prune=selector,
         prune_namespace=where,
         allow_empty=allowEmpty,
+        allow_missing=is_true(allowMissing, "allowMissing"),
         force=is_true(force, "force"),
         applier=Applier(fieldManager or APPLY, is_true(forceConflicts, "forceConflicts"), store.declarer),
         judge=store.judge,

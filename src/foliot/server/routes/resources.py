@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from foliot.catalog.declared import with_owners
 from foliot.engine.approval.documents import KIND as APPROVAL
+from foliot.engine.definition.missing import with_missing_told
 from foliot.errors import InvalidInput, NotFound
 from foliot.resources.kinds import KINDS
 from foliot.resources.names import STEERING
@@ -24,6 +25,7 @@ from foliot.server.http.names import (
     DEFAULT_PAGE,
     MOST,
     After,
+    AllowMissing,
     Continue,
     DryRun,
     FieldManager,
@@ -133,6 +135,7 @@ async def put_resource(
     dryRun: DryRun = None,
     fieldManager: FieldManager = None,
     takeOver: TakeOver = None,
+    allowMissing: AllowMissing = None,
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
@@ -143,7 +146,10 @@ async def put_resource(
     loaded = await manifest(request, kind_at(kind), namespace)
     caller.require(request.scope[ROLE], loaded.document["metadata"]["namespace"], missing=HIDDEN)
     takes_over = is_true(takeOver, "takeOver")
-    declaring = Declaring(services, caller, request.scope[REQUEST_ID], fieldManager, takes_over=takes_over)
+    takes_missing = is_true(allowMissing, "allowMissing")
+    declaring = Declaring(
+        services, caller, request.scope[REQUEST_ID], fieldManager, takes_over=takes_over, takes_missing=takes_missing
+    )
     written = await declaring.put(loaded, conditions(if_match, if_none_match, dryRun))
     return _answer(written, 201 if written.action == "created" else 200)
 
@@ -168,7 +174,9 @@ async def get_resource(
         document = await services.resources.get(key)
     if is_true(managedFields, "managedFields"):
         (document,) = await with_owners(services.resources, [document])
-    document = await _shown(services, document)
+    (document,) = await with_missing_told(
+        services.resources, [await _shown(services, document)], services.client.brings
+    )
     if if_none_match is not None and unquoted(if_none_match) == document["metadata"].get("resourceVersion"):
         return Response(status_code=304, headers={"ETag": etag(document)})
     return resource(document)
@@ -185,6 +193,7 @@ async def replace_resource(
     dryRun: DryRun = None,
     fieldManager: FieldManager = None,
     takeOver: TakeOver = None,
+    allowMissing: AllowMissing = None,
     if_match: IfMatch = None,
 ) -> Response:
     """Replace what was declared. The version it is about must be named: in the resource, or with `If-Match`."""
@@ -193,7 +202,10 @@ async def replace_resource(
         raise MethodNotAllowed(f"{known.plural} are not edited", hint="approve or deny them", allow="DELETE, GET")
     loaded = await manifest(request, known, space(namespace), name)
     takes_over = is_true(takeOver, "takeOver")
-    declaring = Declaring(services, caller, request.scope[REQUEST_ID], fieldManager, takes_over=takes_over)
+    takes_missing = is_true(allowMissing, "allowMissing")
+    declaring = Declaring(
+        services, caller, request.scope[REQUEST_ID], fieldManager, takes_over=takes_over, takes_missing=takes_missing
+    )
     return _answer(await declaring.replace(loaded, conditions(if_match, None, dryRun)))
 
 
@@ -208,6 +220,7 @@ async def patch_resource(
     dryRun: DryRun = None,
     fieldManager: FieldManager = None,
     takeOver: TakeOver = None,
+    allowMissing: AllowMissing = None,
     if_match: IfMatch = None,
 ) -> Response:
     """Change part of what was declared, by a JSON merge patch (RFC 7396): null takes a member away."""
@@ -216,7 +229,10 @@ async def patch_resource(
         raise MethodNotAllowed(f"{known.plural} are not edited", hint="approve or deny them", allow="DELETE, GET")
     changes = await patch_of(request, known)
     takes_over = is_true(takeOver, "takeOver")
-    declaring = Declaring(services, caller, request.scope[REQUEST_ID], fieldManager, takes_over=takes_over)
+    takes_missing = is_true(allowMissing, "allowMissing")
+    declaring = Declaring(
+        services, caller, request.scope[REQUEST_ID], fieldManager, takes_over=takes_over, takes_missing=takes_missing
+    )
     key = Key(known.name, space(namespace), name)
     return _answer(await declaring.patch(key, changes, conditions(if_match, None, dryRun)))
 

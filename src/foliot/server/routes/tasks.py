@@ -147,7 +147,8 @@ async def accept(
         document, written = loaded.document, loaded.written
         if not is_work(document):
             caller.require("author", document["metadata"]["namespace"], missing=HIDDEN)
-            declaring = Declaring(services, caller, request.scope[REQUEST_ID])
+            # What a Task is for is looked at when it is begun: the same rule for templates and for work.
+            declaring = Declaring(services, caller, request.scope[REQUEST_ID], takes_missing=True)
             result = await declaring.put(loaded, conditions(None, None, dryRun))
             return resource(result.document, 201 if result.action == "created" else 200)
         caller.require("operator", document["metadata"]["namespace"], missing=HIDDEN)
@@ -261,7 +262,7 @@ async def replace_task(
     document = loaded.document
     if not is_work(document):
         caller.require("author", where, missing=HIDDEN)
-    declaring = Declaring(services, caller, request.scope[REQUEST_ID])
+    declaring = Declaring(services, caller, request.scope[REQUEST_ID], takes_missing=True)
     written = await declaring.replace(loaded, conditions(if_match, None, dryRun))
     return resource(written.document)
 

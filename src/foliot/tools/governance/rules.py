@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from foliot.kernel.identity import Person
+from foliot.resources.names import tool_token
 from foliot.tools.base import Caller, Invocation, ToolDefinition, ToolDenied
 from foliot.tools.fences import Ceiling
 from foliot.tools.governance.cel import Expression
@@ -92,11 +93,6 @@ def permission_token(text: str) -> str:
     return _SEPARATORS.sub("_", text.strip().lower().replace(" ", ""))
 
 
-def tool_token(text: str) -> str:
-    """`Web-Search` and `web_search` are the same tool to a rule. Dots stay."""
-    return _SPACES.sub("_", text.strip().lower()).strip("_:")
-
-
 def tokens_of(definition: ToolDefinition) -> frozenset[str]:
     """All names by which rules may mean a tool."""
     return frozenset(map(tool_token, (definition.name, *definition.other_names)))
@@ -116,7 +112,6 @@ def placed(name: str, namespace: str) -> str:
 
 
 _SEPARATORS: Final = re.compile(r"[/\\-]")
-_SPACES: Final = re.compile(r"[\s/\\-]")
 
 
 @dataclass(frozen=True, slots=True)

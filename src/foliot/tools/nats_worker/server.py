@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
@@ -270,8 +271,9 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         """Raises `InvalidInput`."""
         if self.concurrency < 1 or self.max_deliver < 1 or not self.redelivery:
             raise InvalidInput("a tool server needs room for one call, one delivery and one delay at least")
-        if min(self.ack_wait, self.call_limit, self.fetch, *self.redelivery) <= 0:
-            raise InvalidInput("the times of a tool server must be above zero")
+        # Written so that NaN, which is neither above nor below anything, does not pass.
+        if not all(0 < time < math.inf for time in (self.ack_wait, self.call_limit, self.fetch, *self.redelivery)):
+            raise InvalidInput("the times of a tool server must be above zero, and finite")
         if not self.list_subject.strip() or any(token in self.list_subject for token in ("*", ">", " ")):
             raise InvalidInput(f"{self.list_subject!r} is not one subject", hint="tools are listed on exactly one")
 

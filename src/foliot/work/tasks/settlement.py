@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
 from functools import partial
@@ -16,7 +15,7 @@ from foliot.engine.definition.edge_conditions import edge_condition
 from foliot.errors import InvalidInput
 from foliot.kernel.graph.events import MessageEnded
 from foliot.kernel.graph.plan import OTHERWISE, Node
-from foliot.kernel.graph.retry import BUSY_FOR, FINAL_CODES, POLICY, busy_delay, delay, verdict
+from foliot.kernel.graph.retry import BUSY_FOR, CONDITION_FAILED, FINAL_CODES, POLICY, busy_delay, delay, verdict
 from foliot.kernel.run.events import RunCancelled, RunDeadLettered, RunFailed, RunRetried, RunSucceeded, Terminal
 from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.run.state import State
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
 #     severity=high
 #
 # Only lines at the very end count, and only when each of them is one label, so that prose is not mistaken for a route.
-
-log = logging.getLogger(__name__)
 
 _LABEL: Final = re.compile(r"\s*([A-Za-z][A-Za-z0-9_.-]{0,62})\s*[=:]\s*(\S(?:.*\S)?)\s*")
 _LONGEST_VALUE: Final = 256
@@ -89,7 +86,7 @@ def _unquoted(text: str) -> str:
 def judge_edges(
     node: Node, output: str, value: Any, labels: Mapping[str, str], given: Mapping[str, str]
 ) -> EdgeVerdict:
-    """Evaluate the expressions on a node's edges. One that cannot be evaluated does not hold, and is a problem."""
+    """Evaluate the expressions on a node's edges. One that cannot be evaluated is a problem, and neither yes nor no."""
     held: list[int] = []
     problems: list[tuple[int, str]] = []
     for position, edge in enumerate(node.edges):
@@ -105,15 +102,13 @@ def judge_edges(
     return EdgeVerdict(tuple(held), tuple(problems))
 
 
-def held_edges(
-    node: Node, output: str, value: Any, labels: Mapping[str, str], given: Mapping[str, str]
-) -> tuple[int, ...]:
-    """The positions of the edges whose expressions hold. One that cannot be evaluated does not, and is logged."""
-    verdict = judge_edges(node, output, value, labels, given)
-    for position, why in verdict.problems:
-        edge = node.edges[position]
-        log.warning("the condition %r of the edge to %s does not hold: %s", edge.when, edge.to, why)
-    return verdict.held
+def condition_failure(agent: str, node: Node, verdict: EdgeVerdict) -> str:
+    """Says which conditions could not be evaluated, and why; blank when all could."""
+    return "; ".join(
+        f"the condition {node.edges[position].when!r} of the edge {agent} -> {node.edges[position].to}"
+        f" cannot be evaluated: {why}"
+        for position, why in verdict.problems
+    )
 
 
 # --- settling --------------------------------------------------------------------------------------------------------
@@ -219,14 +214,29 @@ class TaskSettlement:
             case RunSucceeded(output=output, value=value):
                 labels = route_labels(output, value)
                 node = self._task.pinned.plan.nodes[state.spec.agent]
-                held = held_edges(node, output, value, labels, self._task.command.input)
+                edges = judge_edges(node, output, value, labels, self._task.command.input)
+                if error := condition_failure(state.spec.agent, node, edges):
+                    # The agent is done, and nobody knows who comes next: as when it had failed, `on_failure` of its
+                    # edges says what happens.
+                    return MessageEnded(
+                        self._message_id,
+                        "failed",
+                        run_id=state.run_id,
+                        code=CONDITION_FAILED,
+                        reason=CONDITION_FAILED,
+                        error=error,
+                        route=labels,
+                        attempts=state.attempt,
+                        usage=usage,
+                        worker=state.worker_name,
+                    )
                 return MessageEnded(
                     self._message_id,
                     "succeeded",
                     run_id=state.run_id,
                     output=output,
                     route=labels,
-                    held=held,
+                    held=edges.held,
                     attempts=state.attempt,
                     usage=usage,
                     worker=state.worker_name,

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from foliot.common.durations import duration
 from foliot.common.process import in_words
 from foliot.common.text import counted, one_line
+from foliot.engine.definition.missing import parts_missing_in
 from foliot.engine.explain.why import Hint, RunLiveness
 from foliot.engine.explain.why import explain as explain_run
 from foliot.kernel.graph.advance import Reason, explain
@@ -48,6 +49,7 @@ CauseKind: TypeAlias = Literal[
     "withheld",
     "ended",
     "new",
+    "missing",
 ]
 WIDTH = 160
 SHOWN = 20
@@ -96,6 +98,7 @@ def why(story: TaskStory, around: Surroundings, now: float) -> TaskExplanation:
     told = TaskExplanation(info.name, info.phase, _headline(story, now))
     if story.state.ended is not None:
         _ended(story, told)
+        _missing(around, told)
         return told
     reasons = explain(story.plan, story.state)
     told.causes += [_from_graph(reason, now) for reason in reasons if reason.kind in ("ending", "new")]
@@ -107,10 +110,19 @@ def why(story: TaskStory, around: Surroundings, now: float) -> TaskExplanation:
     if len(live) > SHOWN:
         told.causes.append(Cause("held", f"and {len(live) - SHOWN} more runs"))
     told.causes += [_from_graph(reason, now) for reason in reasons if reason.kind in ("join", "failed")]
+    _missing(around, told)
     _deadline(story, told, now)
     name = _named(story)
     told.next.append(Hint(f"foliot task cancel {name}", "ends it"))
     return told
+
+
+def _missing(around: Surroundings, told: TaskExplanation) -> None:
+    """Says what was not there when the task was accepted, though something around its agents names it."""
+    texts = dict.fromkeys(text for spec in around.specs.values() for text in parts_missing_in(spec))
+    told.causes += [Cause("missing", f"not there: {text}") for text in [*texts][:SHOWN]]
+    if texts:
+        told.next.append(Hint("foliot doctor", "shows everything that is named and not there"))
 
 
 def _named(story: TaskStory) -> str:
