@@ -62,7 +62,10 @@ class Office:
     def __init__(self, outbox: Outbox, receivers: list[Receiver]) -> None:
         self.outbox = outbox
         self.receivers = {(each.declared.namespace, each.declared.name): each for each in receivers}
-        self.deliveries = Deliveries(outbox, cast("Runs", None), self._find, clock=time.time)
+        self.deliveries = Deliveries(outbox, cast("Runs", None), self._find, self._reaches, clock=time.time)
+
+    async def _reaches(self, channel: DeclaredChannel, address: Address) -> bool:
+        return channel.may_reach(address)
 
     async def _find(self, namespace: str, name: str) -> Channel:
         return cast("Channel", self.receivers[namespace, name])

@@ -404,7 +404,8 @@ async def test_only_the_grant_for_it_lets_it_in(house: House, case: Case) -> Non
         ]
     ):
         await house.grant(given_to, {"kind": case.target, **given})
-        answer = await house.mallory.post("/v1/apply", json=case.document(case.text(), f"guest-{number}"))
+        name = "guest" if case.kind == "Channel" else f"guest-{number}"  # two channels never share a key
+        answer = await house.mallory.post("/v1/apply", json=case.document(case.text(), name))
         assert answer.status_code == 200, answer.text
     await house.revoke()
     again = await house.mallory.post("/v1/apply", json=case.document(case.text(), "late"))
