@@ -29,9 +29,12 @@ import bench_postgres as tasks
 import bench_purge as purge
 import bench_runs as runs
 import compare_steps as steps
+from verdict import Verdict
 
 from foliot.dev.postgres import Postgres
 from foliot.dev.session import ServiceSession
+
+VERDICT = Verdict()
 
 HERE: Final = Path(__file__).resolve().parent
 LEVEL: Final = 100
@@ -248,13 +251,13 @@ def main() -> int:
         del os.environ[name]
     roots = {**({OLD: given.base.resolve()} if given.base else {}), NEW: HERE.parent}
     print(f"{'':<44}{OLD if OLD in roots else '':>9}{NEW:>9} {'':<5}{'ratio':>7}  {'floor or peer':<34}{'aim':<14}")
-    missed = 0
     for name in wanted:
         for row in GROUPS[name](roots, 3 if given.short else 15):
             print(row.told().rstrip(), flush=True)
-            missed += row.met is False
-    print(f"\n{missed} missed. Load of the machine at the end: {os.getloadavg()[0]:.1f}.")
-    return min(missed, 1)
+            if row.met is not None:
+                VERDICT.hold(f"{row.what} (aim {row.aim})", float(row.met), least=1)
+    print(f"\nLoad of the machine at the end: {os.getloadavg()[0]:.1f}.")
+    return VERDICT.end()
 
 
 if __name__ == "__main__":

@@ -14,16 +14,19 @@ import asyncio
 import gc
 import os
 import resource
-import sys
 import tempfile
 import time
 from pathlib import Path
+
+from verdict import Verdict
 
 from foliot import Agent, Runtime, ScriptedModel
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import ModelRequest
 from foliot.sessions.chat_events import EndEvent, TextEvent
 from foliot.store.sessions.base import Place, Session
+
+VERDICT = Verdict()
 
 SAID = "What do you think of this, and of that, and of everything else?"
 ANSWER = "I think that it is so, " * 10
@@ -79,7 +82,7 @@ def memory() -> float:
     return pages * os.sysconf("SC_PAGESIZE") / 1024
 
 
-async def measure(store: str, sessions: int, turns: int) -> bool:
+async def measure(store: str, sessions: int, turns: int) -> None:
     rounds, counts, first = Rounds(sessions), Counts(), 0.0
     async with Runtime(store) as runtime:
         runtime.inside.know(Agent("helper", model=ScriptedModel(rounds.answer)))
@@ -108,12 +111,11 @@ async def measure(store: str, sessions: int, turns: int) -> bool:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     errors = sessions * turns - counts.answered + counts.wrong
     print(f"  {counts.events} events, {counts.pieces} of them pieces; {errors} turns went wrong; peak {peak:.0f} MiB")
-    met = errors == 0 and first <= MEMORY_AIM
-    print(f"  {'met' if met else 'MISSED'}: no errors, and at most {MEMORY_AIM:.0f} KiB a session with a live turn")
-    return met
+    VERDICT.hold("turns that went wrong", errors, most=0)
+    VERDICT.hold("a session with a live turn", first, "KiB", most=MEMORY_AIM)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sessions", type=int, default=1000)
     parser.add_argument("--turns", type=int, default=3)
@@ -121,8 +123,9 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         store = given.store or str(Path(folder, "foliot.db"))
-        sys.exit(0 if asyncio.run(measure(store, given.sessions, given.turns)) else 1)
+        asyncio.run(measure(store, given.sessions, given.turns))
+    return VERDICT.end()
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

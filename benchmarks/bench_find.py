@@ -21,9 +21,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from verdict import Verdict
+
 from foliot.tools.base import Caller, Invocation
 from foliot.tools.builtin.find import LARGEST_SEARCHED, MOST_FOUND, Glob, Grep
 from foliot.tools.builtin.workspace import Workspace
+
+VERDICT = Verdict()
 
 PATTERNS = ("def _parse_isoformat", "class \\w+Warning\\(UserWarning\\)", "[Zz]inc oxide", "import\\s+nturl2path")
 MOST_TIMES = 5
@@ -76,7 +80,6 @@ def main() -> int:
     name, theirs = ripgrep(given.folder, given.gitignore)
     if theirs is None:
         print("ripgrep is not here to compare with: `rg` on PATH, or `pip install ripgrep-python`")
-    missed = False
     for pattern in ("**/*.zzz", "*.py", "json/*.py"):
         took, found = timed(lambda pattern=pattern: call(glob, {"pattern": pattern, "gitignore": given.gitignore}))
         print(f"glob  {pattern:<40} {took:8.1f} ms   {found['count']} files {found.get('note', '')}")
@@ -88,10 +91,11 @@ def main() -> int:
             line += f"   {name} {beside:8.1f} ms ({took / beside:.1f} times), {len(known)} files"
             if name == "rg":
                 lacking = sorted(known - found)
-                missed |= bool(lacking) or took > MOST_TIMES * beside
+                VERDICT.hold(f"files that rg finds for {pattern} and we do not", len(lacking), most=0)
+                VERDICT.hold(f"grep {pattern}", took / beside, "times rg", most=MOST_TIMES)
                 line += f"   not found by us: {lacking[:3]}" if lacking else ""
         print(line)
-    return int(missed)
+    return VERDICT.end()
 
 
 if __name__ == "__main__":

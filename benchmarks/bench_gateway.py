@@ -30,7 +30,11 @@ from foliot.models.wire.openai_chat import OpenAIChatWire
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the simulated provider is not part of the package
 
+from verdict import Verdict
+
 from simulators.provider import Play, WireRequest, WireServer
+
+VERDICT = Verdict()
 
 # The stream is measured twice: its chunks in one rush, of which a client may read many at once, and 2 ms apart, as a
 # model writes them. There a chunk that wakes the process up costs more by that than by being read: the column "bare"
@@ -167,7 +171,7 @@ async def measure(url: str, calls: int, rounds: int) -> dict[str, dict[str, list
     return found
 
 
-def report(found: dict[str, dict[str, list[float]]]) -> bool:
+def report(found: dict[str, dict[str, list[float]]]) -> None:
     import aiohttp
     import openai
 
@@ -175,16 +179,13 @@ def report(found: dict[str, dict[str, list[float]]]) -> bool:
         f"CPU per call, milliseconds, median of rounds (openai {openai.__version__}, aiohttp {aiohttp.__version__})\n"
     )
     print(f"{'answer':<24}{'bare':>9}{'foliot':>9}{'openai SDK':>12}{'ratio':>9}{'target':>8}")
-    met = True
     for kind, times in found.items():
         bare, ours, theirs = (statistics.median(times[name]) for name in CLIENTS)
         row = f"{kind:<24}{bare:>9.3f}{ours:>9.3f}{theirs:>12.3f}{f'1/{theirs / ours:.1f}':>9}"
         if (target := TARGETS.get(kind)) is not None:
-            reached = theirs / ours >= target
-            met = met and reached
+            reached = VERDICT.hold(f"{kind}: the SDK beside Foliot", theirs / ours, "times", least=target)
             row += f"{f'1/{target}':>8}  {'met' if reached else 'MISSED'}"
         print(row)
-    return met
 
 
 def main() -> int:
@@ -207,7 +208,8 @@ def main() -> int:
         }
         print(json.dumps(medians))
         return 0
-    return 0 if report(found) else 1
+    report(found)
+    return VERDICT.end()
 
 
 if __name__ == "__main__":

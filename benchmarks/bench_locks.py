@@ -30,6 +30,7 @@ from typing import Any
 import asyncpg
 from bench_server import MANY, foliot, prepare, running
 from http_load import Load, Order, put_load
+from verdict import Verdict
 
 from foliot.dev.session import ServiceSession
 from foliot.errors import FoliotError
@@ -41,6 +42,8 @@ from foliot.store.ledger.budgets import Amount, BudgetAccount, Ceiling, PaidAct,
 from foliot.store.postgres.database import PostgresDatabase
 from foliot.store.resources.database import SqlResourceStore
 from foliot.store.transaction import Tx
+
+VERDICT = Verdict()
 
 ACCOUNTS = [BudgetAccount("default", f"b{number}", "all") for number in range(4)]
 
@@ -148,6 +151,10 @@ async def migrate(url: str) -> None:
     await (await PostgresDatabase.open(url)).close()
 
 
+# What two kinds of work together may at least do of what each does alone.
+LEAST_SHARE = 0.5
+
+
 def over_http(url: str, options: argparse.Namespace) -> None:
     """PATCH and POST in one server, each alone and both at once."""
     with tempfile.TemporaryDirectory() as home:
@@ -171,6 +178,9 @@ def over_http(url: str, options: argparse.Namespace) -> None:
                     ratio = f"{count / max(alone[kind], 1):5.2f} of alone" if len(kinds) > 1 else ""
                     rate, remark = count / options.seconds, f"   {refused} REFUSED" if refused else ""
                     times = f"{rate:8.0f}/s   p99 {slowest:7.3f} s"
+                    VERDICT.hold(f"deadlocks, http {' and '.join(kinds)}", met, most=0)
+                    if ratio:
+                        VERDICT.hold(f"{kind} over http, beside alone", count / max(alone[kind], 1), least=LEAST_SHARE)
                     print(f"http     {kind:8} {times}   {met:4} deadlocks   {ratio}{remark}")
 
 
@@ -209,7 +219,7 @@ def database() -> Generator[str]:
         session.end()
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--callers", type=int, default=32)
@@ -218,7 +228,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.url:
         asyncio.run(work(options.url, options.kinds.split(","), options.callers, options.seconds))
-        return
+        return 0
     rounds = {
         "budgets": ["budgets", "budgets"],
         "declare": ["declare"],
@@ -237,9 +247,13 @@ def main() -> None:
                 alone.setdefault(kind, count)
                 ratio = f"{count / max(alone[kind], 1):5.2f} of alone" if name in ("both", "mixed") else ""
                 rate = count / options.seconds
+                VERDICT.hold(f"deadlocks, {name}", met, most=0)
+                if ratio:
+                    VERDICT.hold(f"{kind} in {name}, beside alone", count / max(alone[kind], 1), least=LEAST_SHARE)
                 print(f"{name:8} {kind:8} {rate:8.0f}/s   p99 {slowest:7.3f} s   {met:4} deadlocks   {ratio}")
         over_http(url, options)
+    return VERDICT.end()
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -15,10 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import yaml
+from verdict import Verdict
 
 from foliot.resources.reader import Bundle, parse_text, read_manifests
 from foliot.resources.syntax.yaml import parse_yaml
 from foliot.resources.syntax.yaml_text import dump_yaml
+
+VERDICT = Verdict()
 
 GOAL_SECONDS = 1.0
 PLAIN, ONE_FILE, MANY_FILES = "yaml.load_all, C safe loader", "read one file of all", "read a file for each"
@@ -130,7 +133,7 @@ def clean(bundle: Bundle, count: int) -> Bundle:
     return bundle
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description="How fast manifests are read and validated.")
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=5)
@@ -159,8 +162,9 @@ def main() -> None:
     for name, seconds in times.items():
         print(f"{name:<30}{count:>10,}{seconds:>10.3f}{seconds / count * 1e6:>10.0f}{seconds / times[PLAIN]:>8.2f}")
     worst = max(times[ONE_FILE], times[MANY_FILES]) * 1000 / count
-    print(f"goal: 1,000 read and validated in {GOAL_SECONDS:.1f} s: {'met' if worst < GOAL_SECONDS else 'MISSED'}")
+    VERDICT.hold("1,000 manifests, read and validated", worst, "s", most=GOAL_SECONDS)
+    return VERDICT.end()
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

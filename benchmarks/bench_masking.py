@@ -16,7 +16,11 @@ import string
 import time
 from collections.abc import Callable
 
+from verdict import Verdict
+
 from foliot.tools.secrets.masking import MASK, Masker, _spellings  # pyright: ignore[reportPrivateUsage]
+
+VERDICT = Verdict()
 
 TEXTS = {
     "prose": "The quick brown fox jumps over the lazy dog.\n",
@@ -50,7 +54,6 @@ def main() -> int:
     size = parser.parse_args().size
     chance = random.Random(11)
     took: dict[tuple[str, int], float] = {}
-    missed = False
     print(f"{'text':>8} {'values':>6} {'plain search':>13} {'masker':>9} {'ratio':>6}")
     for number in (1, 500):
         values = ["".join(chance.choices(string.ascii_letters + string.digits, k=40)) for _ in range(number)]
@@ -64,10 +67,10 @@ def main() -> int:
                 continue
             before = cost(plain(values), text)
             print(f"{name:>8} {number:>6} {before:>10.1f} ms {now:>6.1f} ms {now / before:>6.2f}")
-            missed |= name == "prose" and now > 3 * before
-    missed |= took["prose", 500] > 2 * took["prose", 1]
-    print("missed its aim" if missed else "within its aim")
-    return int(missed)
+            if name == "prose":
+                VERDICT.hold("prose, one value, beside the plain search", now / before, "times", most=3)
+    VERDICT.hold("prose, 500 values beside one", took["prose", 500] / took["prose", 1], "times", most=2)
+    return VERDICT.end()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from verdict import Verdict
+
+VERDICT = Verdict()
+
 HERE: Final = Path(__file__).parent
 CHILD: Final = "--child"
 AGENTS: Final = ("plan", "find", "write")
@@ -355,6 +359,8 @@ def report(
         "postgres / sqlite, CPU of a task: task": 1.5,
     }
     table(f"{given.tasks} tasks, {given.places} places, {given.rounds} rounds", names, figures, aims)
+    for what, aim in aims.items():
+        VERDICT.hold(what, figures[what][-1], most=aim)
     if given.texts:
         for name in names:
             for part, seen in counts[name].items():
@@ -365,7 +371,7 @@ def report(
     print(f"\nLoad of the machine at the end: {os.getloadavg()[0]:.1f}.")
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description="What work costs on PostgreSQL beside SQLite, here and in a checkout.")
     parser.add_argument("other", type=Path, nargs="?", help="the root of another checkout, to compare with")
     parser.add_argument("--tasks", type=int, default=200)
@@ -392,10 +398,11 @@ def main() -> None:
         bench(roots, urls, server.pid, given)
     finally:
         session.end()
+    return VERDICT.end()
 
 
 if __name__ == "__main__":
     if CHILD in sys.argv:
         asyncio.run(child())
     else:
-        main()
+        raise SystemExit(main())

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import apsw
+from verdict import Verdict
 
 from foliot.dev.session import ServiceSession
 from foliot.errors import FoliotError
@@ -35,6 +36,8 @@ from foliot.store.open import open_database
 from foliot.store.queue.claims import EACH, LOOKED_AT, claim
 from foliot.store.queue.placement import Offer
 from foliot.store.queue.queue import QueueItem
+
+VERDICT = Verdict()
 
 NOW = 1e9
 UNTIL = NOW + 30
@@ -219,9 +222,8 @@ async def per_run(*turns: Callable[[], Awaitable[int]]) -> list[float]:
     return [statistics.quantiles(seconds, n=5)[0] for seconds in (each[WARM_UP:] for each in taken)]
 
 
-def line(what: str, result: str, met: bool) -> bool:
+def line(what: str, result: str, met: bool) -> None:
     print(f"{what:<58} {result:>44}   {'' if met else 'MISSED'}", flush=True)
-    return met
 
 
 class Opener(Protocol):
@@ -267,7 +269,7 @@ class OnPostgres:
         return Store(self.name, db, bare)
 
 
-async def against_bare(opener: Opener) -> bool:
+async def against_bare(opener: Opener) -> None:
     async with contextlib.AsyncExitStack() as stack:
         ours, theirs = await opener.open(stack), await opener.open(stack)
         for store in (ours, theirs):
@@ -275,10 +277,11 @@ async def against_bare(opener: Opener) -> bool:
             await store.settle()
         each, bare = await per_run(ours.turn, theirs.bare.turn)
     shown = f"{1 / each:,.0f} runs/s, bare {1 / bare:,.0f} ({bare / each:.2f})"
-    return line(f"{opener.name}: claim {PLACES} runs and complete them", shown, bare / each >= LEAST_SHARE)
+    what = f"{opener.name}: claim {PLACES} runs and complete them"
+    line(what, shown, VERDICT.hold(what, bare / each, "of the bare rate", least=LEAST_SHARE))
 
 
-async def as_it_grows(opener: Opener, what: str, sizes: Sequence[int], grow: Callable[[Store, int], Any]) -> bool:
+async def as_it_grows(opener: Opener, what: str, sizes: Sequence[int], grow: Callable[[Store, int], Any]) -> None:
     """The same turns, taken in turn on stores of different sizes."""
     async with contextlib.AsyncExitStack() as stack:
         stores = [await opener.open(stack) for _ in sizes]
@@ -287,31 +290,29 @@ async def as_it_grows(opener: Opener, what: str, sizes: Sequence[int], grow: Cal
             await store.fill(NEEDED)
             await store.settle()
         costs = await per_run(*(store.turn for store in stores))
-    met = True
     for size, cost in zip(sizes, costs, strict=True):
         growth = cost / costs[0]
         shown = f"{cost * 1e6:.0f} µs a run ({growth:.2f}×)"
-        met = line(f"{opener.name}: the same with {size:,} {what}", shown, growth <= MOST_GROWTH) and met
-    return met
+        told = f"{opener.name}: the same with {size:,} {what}"
+        line(told, shown, VERDICT.hold(told, growth, "times", most=MOST_GROWTH))
 
 
-async def measure(opener: Opener, finished: int) -> bool:
-    met = await against_bare(opener)
-    met = await as_it_grows(opener, "more queued", (10, 10_000, 100_000), Store.fill) and met
-    return await as_it_grows(opener, "tasks finished", (1_000, finished), Store.finish) and met
+async def measure(opener: Opener, finished: int) -> None:
+    await against_bare(opener)
+    await as_it_grows(opener, "more queued", (10, 10_000, 100_000), Store.fill)
+    await as_it_grows(opener, "tasks finished", (1_000, finished), Store.finish)
 
 
-def measure_postgres(url: str | None, finished: int) -> bool:
+def measure_postgres(url: str | None, finished: int) -> None:
     """On the server that was named, else on one of our own, with fsync."""
     if url is not None:
         return asyncio.run(measure(OnPostgres(url), finished))
     session = ServiceSession.begin()
     try:
         with session.private_postgres() as server:
-            return asyncio.run(measure(OnPostgres(server.url), finished))
+            asyncio.run(measure(OnPostgres(server.url), finished))
     except FoliotError as error:
         print(f"PostgreSQL was not measured: {error.message}")
-        return True
     finally:
         session.end()
 
@@ -324,11 +325,10 @@ def main() -> int:
     )
     parser.add_argument("--no-postgres", action="store_true")
     given = parser.parse_args()
-    met = asyncio.run(measure(OnSqlite(), given.finished))
+    asyncio.run(measure(OnSqlite(), given.finished))
     if not given.no_postgres:
-        met = measure_postgres(given.postgres, given.finished) and met
-    print("\nmet" if met else "\nMISSED")
-    return 0 if met else 1
+        measure_postgres(given.postgres, given.finished)
+    return VERDICT.end()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench_postgres import HERE, STEPS, Side
+from verdict import Verdict
+
+VERDICT = Verdict()
 
 AIM_MS: Final = 0.25
 
@@ -84,10 +87,9 @@ def main() -> int:
         cells = "".join(f"{getattr(calls[name], field):>24.0f}" for name in roots)
         print(f"{title + ', calls':<32}{cells}")
     rest = statistics.median(each.rest for each in found["here"])
-    met = rest <= AIM_MS
-    print(f"\nA run besides its steps: {rest:.2f} ms; the aim is {AIM_MS}: {'met' if met else 'MISSED'}")
+    VERDICT.hold("a run besides its steps", rest, "ms", most=AIM_MS)
     print(f"Load of the machine at the end: {os.getloadavg()[0]:.1f}.")
-    return 0 if met else 1
+    return VERDICT.end()
 
 
 if __name__ == "__main__":

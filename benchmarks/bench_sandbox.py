@@ -25,6 +25,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from verdict import Verdict
+
 from foliot.sandbox import bubblewrap
 from foliot.sandbox.base import Limits, SandboxPolicy
 from foliot.sandbox.process import ProcessSandbox
@@ -36,6 +38,8 @@ from foliot.tools.builtin.run_processes import RunProcesses
 from foliot.tools.builtin.shell import Bash
 from foliot.tools.fences import Fences
 from foliot.tools.workspaces import SharedWorkspace
+
+VERDICT = Verdict()
 
 PROGRAM = ["/bin/true"]
 AIM = 1.3
@@ -67,8 +71,7 @@ def _memory(data: bytes) -> int:
     return descriptor
 
 
-async def measured(rounds: int, at_once: int, folder: str) -> bool:
-    """Whether the aim was met."""
+async def measured(rounds: int, at_once: int, folder: str) -> None:
     sandbox = ProcessSandbox()
     policy = SandboxPolicy(workspace=folder, limits=Limits(seconds=60.0))
     walls = [*bubblewrap.arguments(policy), *bubblewrap.shown(policy, {})]
@@ -114,11 +117,14 @@ async def measured(rounds: int, at_once: int, folder: str) -> bool:
     )
     await session.close()
     await sandbox.close()
-    return not wrong and statistics.median(times["fenced"]) <= AIM * floor
+    VERDICT.hold("programs at once that failed", wrong, most=0)
+    VERDICT.hold(
+        "a fenced program beside bare bubblewrap", statistics.median(times["fenced"]) / floor, "times", most=AIM
+    )
 
 
-async def commands(rounds: int, at_once: int, folder: str) -> bool:
-    """Whether all calls of `bash` at once succeed, with less than 100 MiB for a hundred of them."""
+async def commands(rounds: int, at_once: int, folder: str) -> None:
+    """All calls of `bash` at once succeed, with less than 100 MiB for a hundred of them."""
     sandbox = ProcessSandbox()
     fences = Fences(lambda backend: sandbox, workspaces=SharedWorkspace(Path(folder), "default"))
     processes = RunProcesses(fences)
@@ -142,11 +148,11 @@ async def commands(rounds: int, at_once: int, folder: str) -> bool:
     print(f"{'warm python':28} median {statistics.median(times) * 1000:7.2f} ms   best {min(times) * 1000:7.2f} ms")
     await processes.close()
     await sandbox.close()
-    return not wrong and more < at_once
+    VERDICT.hold("calls of bash at once that failed", wrong, most=0)
+    VERDICT.hold(f"memory of {at_once} calls of bash at once", more, "MiB", most=at_once)
 
 
-async def functions(rounds: int, folder: str) -> bool:
-    """Whether a call of a warm fenced function is as fast as it should be."""
+async def functions(rounds: int, folder: str) -> None:
     with open(os.path.join(folder, "bench_desk.py"), "w") as file:  # noqa: ASYNC230 - nothing else is to be done
         file.write("def echo(text: str) -> str:\n    return text\n")
     sandbox = ProcessSandbox()
@@ -176,13 +182,13 @@ async def functions(rounds: int, folder: str) -> bool:
     await sandbox.close()
     for name, each in times.items():
         print(f"{name:28} median {statistics.median(each) * 1000:7.2f} ms   best {min(each) * 1000:7.2f} ms")
-    return statistics.median(times["fenced function, warm"]) <= WARM_AIM
+    VERDICT.hold("a warm fenced function", statistics.median(times["fenced function, warm"]), "s", most=WARM_AIM)
 
 
-async def everything(rounds: int, at_once: int, folder: str) -> bool:
-    fenced = await measured(rounds, at_once, folder)
-    at_work = await commands(rounds, at_once, folder)
-    return await functions(10 * rounds, folder) and fenced and at_work
+async def everything(rounds: int, at_once: int, folder: str) -> None:
+    await measured(rounds, at_once, folder)
+    await commands(rounds, at_once, folder)
+    await functions(10 * rounds, folder)
 
 
 def main() -> int:
@@ -191,7 +197,8 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=100)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        return 0 if asyncio.run(everything(given.rounds, given.at_once, folder)) else 1
+        asyncio.run(everything(given.rounds, given.at_once, folder))
+    return VERDICT.end()
 
 
 if __name__ == "__main__":

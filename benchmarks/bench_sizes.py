@@ -27,6 +27,7 @@ import apsw
 import httpx2 as httpx
 import msgspec
 from processes import cpu_seconds
+from verdict import Verdict
 
 from foliot import Agent, Runtime, ScriptedModel
 from foliot.dev.session import ServiceSession
@@ -44,6 +45,8 @@ from foliot.store.base import Filter, Put
 from foliot.store.journal.base import Entry, NewRun
 from foliot.store.queue.placement import Offer
 from foliot.work.tasks.base import Command
+
+VERDICT = Verdict()
 
 SIZES = (1_000, 10_000, 100_000)
 STEPS = (1_000, 3_000)
@@ -373,22 +376,18 @@ def main() -> int:
             of_steps = asyncio.run(traces(Path(folder), store))
     heads = "".join(f"{f'{size:,}':>18}" for size in sizes)
     print(f"{given.store:<30}{heads}{'ratio':>8}   ms: call / longest step of the loop")
-    missed: list[str] = []
     for name in found[sizes[0]]:
         ratio = found[sizes[-1]][name][0] / found[sizes[0]][name][0]
         longest = max(found[size][name][1] for size in sizes)
         cells = "".join(f"{found[size][name][0]:>10.1f} /{found[size][name][1]:>6.1f}" for size in sizes)
         print(f"{name:<30}{cells}{ratio:>8.2f}")
-        if ratio > SLOWER or longest > LONGEST_MS:
-            missed.append(name)
+        VERDICT.hold(f"{name}, {sizes[-1]:,} beside {sizes[0]:,}", ratio, "times", most=SLOWER)
+        VERDICT.hold(f"{name}, the longest step", longest, "ms", most=LONGEST_MS)
     for steps, (took, stopped) in of_steps.items():
         told = f"trace of {steps:,} steps"
         print(f"{told:<30}{took:>10.1f} /{stopped:>6.1f}   {took / steps * 1e3:.0f} µs a step")
-        if stopped > LONGEST_MS:
-            missed.append(told)
-    print(f"\naim: at most {SLOWER:g} times the call, and steps of at most {LONGEST_MS:g} ms")
-    print(f"MISSED: {', '.join(missed)}" if missed else "met")
-    return 1 if missed else 0
+        VERDICT.hold(f"{told}, the longest step", stopped, "ms", most=LONGEST_MS)
+    return VERDICT.end()
 
 
 if __name__ == "__main__":

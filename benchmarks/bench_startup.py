@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import os
 import re
 import subprocess
@@ -21,6 +22,9 @@ import time
 from typing import NamedTuple
 
 from processes import cpu_seconds, resident
+from verdict import Verdict
+
+VERDICT = Verdict()
 
 ROUNDS = 15
 STARTS = 7
@@ -77,46 +81,39 @@ def get(connection: http.client.HTTPConnection, path: str, token: str) -> int:
     return response.status
 
 
-def commands(environ: dict[str, str]) -> bool:
-    """Whether the commands are quick enough."""
+def commands(environ: dict[str, str]) -> None:
     subprocess.run([*FOLIOT, "get", "agents"], env=environ, check=True, capture_output=True)  # makes the store
     python = best([sys.executable, "-c", "pass"], environ)
     limit = FACTOR * python + ALLOWANCE
     print(f"{'command':<20} {'best ms':>8} {'× python':>9} {'limit ms':>9}  verdict")
     print(f"{'python -c pass':<20} {python * 1000:>8.1f} {1:>9.1f}")
-    good = True
     for words in (["--help"], ["get", "agents"]):
         taken = best([*FOLIOT, *words], environ)
-        good &= taken <= limit
-        verdict = "ok" if taken <= limit else "TOO SLOW"
         name = " ".join(["foliot", *words])
+        verdict = "ok" if VERDICT.hold(name, taken, "s", most=limit) else "TOO SLOW"
         print(f"{name:<20} {taken * 1000:>8.1f} {taken / python:>9.1f} {limit * 1000:>9.1f}  {verdict}")
-    return good
 
 
 def busy() -> bool:
     return os.getloadavg()[0] > (os.cpu_count() or 1)
 
 
-def servers(environ: dict[str, str]) -> bool:
-    """Whether the servers are ready soon enough, and small enough."""
+def servers(environ: dict[str, str]) -> None:
     print(f"\n{'server':<20} {'ready ms':>8} {'cpu ms':>8} {'idle MiB':>9} {'used MiB':>9}  verdict")
     made = [*FOLIOT, "tokens", "create", "bench", "--admin", "-o", "json"]
     token = json.loads(subprocess.run(made, env=environ, check=True, capture_output=True, text=True).stdout)["token"]
-    good = True
     for word in ("server", "up"):
         started(word, environ, token)  # which compiles what was never loaded
         starts = [started(word, environ, token) for _ in range(STARTS)]
         wall, cpu, idle, used = (min(each) for each in zip(*starts, strict=True))
-        soon = (cpu if busy() else wall) <= READY_WITHIN
-        small = not used > LARGEST  # where memory cannot be read it is not judged
-        good &= soon and small
+        soon = VERDICT.hold(f"foliot {word} is ready", cpu if busy() else wall, "s", most=READY_WITHIN)
+        # Where memory cannot be read it is not judged.
+        small = math.isnan(used) or VERDICT.hold(f"foliot {word} in memory", used, "MiB", most=LARGEST)
         verdict = "ok" if soon and small else "TOO SLOW" if small else "TOO LARGE"
         name = f"foliot {word}"
         print(f"{name:<20} {wall * 1000:>8.0f} {cpu * 1000:>8.0f} {idle:>9.0f} {used:>9.0f}  {verdict}")
     judged = " of processor time, because the machine is busy," if busy() else ""
     print(f"limits: {READY_WITHIN:g} s{judged} until /readyz answers 200, {LARGEST:g} MiB")
-    return good
 
 
 def main() -> int:
@@ -129,8 +126,9 @@ def main() -> int:
             "FOLIOT_HOME": home,
             "FOLIOT_LOG_LEVEL": "warning",
         }
-        good = [commands(environ), servers(environ)]
-    return int(not all(good))
+        commands(environ)
+        servers(environ)
+    return VERDICT.end()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from verdict import Verdict
+
+VERDICT = Verdict()
+
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE.parent / ".bench"
 OURS = "Foliot (SQLite, fsync)"
@@ -114,21 +118,20 @@ def line(found: dict[str, Any], levels: list[str], ours: float | None) -> str:
     return f"{found['name']:<33}{cells}{used}{found['kib_per_run']:>6,.0f}{ratio}  {durable} {what}"
 
 
-def verdict(found: dict[str, dict[str, Any]]) -> bool:
-    """Whether the aims are met: at most 100 µs per durable step, and below everyone else."""
+def judge(found: dict[str, dict[str, Any]]) -> None:
+    """Holds the figures against the aims: at most 100 µs per durable step, and below everyone else."""
     ours = found.get(OURS, {}).get("wall_us", {}).get(COMPARED_AT)
     if ours is None:
-        return True
+        return
     peers = {row.name for row in PEERS}
     best = min((each["wall_us"][COMPARED_AT] for name, each in found.items() if name in peers), default=None)
-    fast = ours <= LIMIT_US
-    print(f"\n{OURS}: {ours:.0f} µs per step at 100 runs; the aim is {LIMIT_US:.0f}: {'met' if fast else 'MISSED'}")
+    VERDICT.hold(f"{OURS}, a step at 100 runs", ours, "µs", most=LIMIT_US)
     floor = found.get(GROUPED, {}).get("wall_us", {}).get(COMPARED_AT)
     if floor is not None:
         print(f"That is {ours / floor:.1f} times the bare loop with a journal; the aim was set where that took 42 µs.")
     if best is not None:
         print(f"The fastest peer takes {best:,.0f} µs, durable or not: {best / ours:.1f} times as long.")
-    return fast and (best is None or ours < best)
+        VERDICT.hold("the fastest peer beside Foliot", best / ours, "times", least=1)
 
 
 def main() -> int:
@@ -159,9 +162,9 @@ def main() -> int:
             found[row.name] = outcome
             ours = found.get(OURS, {}).get("wall_us", {}).get(COMPARED_AT)
             print(line(outcome, levels, ours), flush=True)
-    met = verdict(found)
+    judge(found)
     print(f"Load of the machine at the end: {os.getloadavg()[0]:.1f}. It took {time.monotonic() - begun:.0f} s.")
-    return 0 if met else 1
+    return VERDICT.end()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+from verdict import Verdict
 
 from foliot.store.base import Database, Filter, Put
 from foliot.store.open import open_database
@@ -26,9 +27,14 @@ from foliot.store.resources.selectors import parse_labels
 from foliot.store.secrets.keyring import keyring_from_text
 from foliot.store.transaction import Tx, run
 
+VERDICT = Verdict()
+
 TEXT = "x" * 100
 PROCESSES = 8
 WRITES_EACH = 100
+# "Close to the bare loop", when so many write that they share commits; and the longest wait of a writer, in seconds.
+CLOSE = 4.0
+LONGEST_WAIT = 10.0
 
 
 def line(what: str, result: str) -> None:
@@ -84,6 +90,8 @@ async def group_commit(folder: Path, database: Database, what: str) -> None:
         if what == "SQLite":
             bare = bare_loop(folder / f"bare{writers}.db", min(writers, 256), total)
             shown += f", bare {bare * 1e6:5.0f}"
+            if writers >= 100:
+                VERDICT.hold(f"durable writes, {writers:,} at once, beside bare", each / bare, "times", most=CLOSE)
         line(f"{what}: durable writes, {writers:,} at once", shown)
 
 
@@ -125,6 +133,7 @@ async def resources(database: Database, what: str, count: int) -> None:
         cursor = (await store.list(filter, limit=size, cursor=cursor)).cursor
     first = await timed(21, lambda: store.list(filter, limit=size))
     last = await timed(21, lambda: store.list(filter, limit=size, cursor=cursor))
+    VERDICT.hold(f"{what}: page 1,000 beside page 1", last / first, "times", most=2)
     line(f"{what}: page 1 of {count:,}; page 1,000", f"{first:.2f} ms; {last:.2f} ms ({last / first:.2f}×)")
     chosen = Filter("Agent", labels=parse_labels("app=app7"))
     label = await timed(5, lambda: store.list(chosen, limit=100))
@@ -159,6 +168,7 @@ def eight_processes(folder: Path) -> None:
     seconds = time.perf_counter() - began
     for child in children:
         child.join()
+    VERDICT.hold(f"the worst wait of {PROCESSES} processes", waits[-1], "s", most=LONGEST_WAIT)
     shown = f"p50 {waits[len(waits) // 2] * 1e3:.0f} ms, worst {waits[-1] * 1e3:.0f} ms"
     line(f"SQLite: {PROCESSES} processes write one file, {len(waits):,} writes in {seconds:.1f} s", shown)
 
@@ -191,3 +201,4 @@ if __name__ == "__main__":
     parser.add_argument("--count", type=int, default=100_000, help="resources to page through")
     given = parser.parse_args()
     asyncio.run(main(given.postgres, given.count))
+    raise SystemExit(VERDICT.end())

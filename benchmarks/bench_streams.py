@@ -24,6 +24,10 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+from verdict import Verdict
+
+VERDICT = Verdict()
+
 SECONDS = 6.0
 WARM_UP = 2.0
 TICK = 0.02
@@ -377,9 +381,11 @@ async def compare(streams: int, rate: int) -> int:
     )
     print(f"{ours.deliveries / max(1.0, theirs.deliveries):.1f} times the deliveries of the naive server")
     print(f"a piece of an answer that nobody reads costs {unread_piece():.0f} ns")
-    met = missing == 0 and share >= SHARE_AIM and ours.memory <= MEMORY_AIM and ours.deliveries > theirs.deliveries
-    print("ok" if met else f"MISSED: nothing lost, {SHARE_AIM:.0%} in time, under {MEMORY_AIM:.0f} MiB")
-    return 0 if met else 1
+    VERDICT.hold("lost events", missing, most=0)
+    VERDICT.hold("events that reached every stream in time", share, "of all", least=SHARE_AIM)
+    VERDICT.hold("memory", ours.memory, "MiB", most=MEMORY_AIM)
+    VERDICT.hold("deliveries beside the naive server", ours.deliveries / max(1.0, theirs.deliveries), "times", least=1)
+    return VERDICT.end()
 
 
 def main() -> int:

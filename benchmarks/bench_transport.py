@@ -18,6 +18,8 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from verdict import Verdict
+
 from foliot.bus.base import Ticket, Transport
 from foliot.bus.local import LocalTransport
 from foliot.bus.open import open_transport
@@ -26,6 +28,8 @@ from foliot.settings.settings import load_settings
 from foliot.store.base import Database
 from foliot.store.open import open_database
 from foliot.store.transaction import Tx, run
+
+VERDICT = Verdict()
 
 IDLE_SECONDS = 5.0
 TICKETS = 5000
@@ -157,11 +161,10 @@ async def tickets_a_second(place: Place) -> float:
         return TICKETS / (time.monotonic() - begun)
 
 
-async def measure(rounds: int, session: ServiceSession, stack: ExitStack) -> bool:
+async def measure(rounds: int, session: ServiceSession, stack: ExitStack) -> None:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     postgres = Place(stack.enter_context(session.database()), "")
     nats = Place(postgres.store, stack.enter_context(session.nats(account=0, accounts=1)))
-    met = True
     for name, place in (
         ("in process", None),
         ("SQLite file", Place(f"sqlite:///{folder / 'foliot.db'}", "")),
@@ -170,13 +173,12 @@ async def measure(rounds: int, session: ServiceSession, stack: ExitStack) -> boo
     ):
         times = await (in_process(rounds) if place is None else between_processes(place, rounds))
         median, worst = statistics.median(times), statistics.quantiles(times, n=100)[98]
-        met &= median <= AIMS[name]
+        VERDICT.hold(f"publish to woken, {name}, p50", median, "ms", most=AIMS[name])
         line(f"publish to woken, {name}", f"p50 {median:.2f} ms, p99 {worst:.2f} ms (aim {AIMS[name]:g})")
     idle = await asked_while_idle(postgres)
-    met &= idle < 1.0
+    VERDICT.hold("what an idle worker asks of PostgreSQL", idle, "a second", most=1.0)
     line("what an idle worker asks of PostgreSQL", f"{idle:.1f} a second (aim below 1)")
     line("tickets through JetStream, published to done", f"{await tickets_a_second(nats):,.0f} a second")
-    return met
 
 
 def main() -> int:
@@ -190,7 +192,8 @@ def main() -> int:
     session = ServiceSession.begin()
     try:
         with ExitStack() as stack:
-            return 0 if asyncio.run(measure(arguments.rounds, session, stack)) else 1
+            asyncio.run(measure(arguments.rounds, session, stack))
+            return VERDICT.end()
     finally:
         session.end()
 

@@ -18,7 +18,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from verdict import Verdict
+
 from foliot import Agent, Invocation, Runtime, ScriptedModel, tool
+
+VERDICT = Verdict()
 
 LIMIT_KIB = 10.0
 AT_ONCE = 200
@@ -107,14 +111,13 @@ def main() -> int:
     print(f"{runs:,} runs wait for a person ({seconds:.0f} s to get there, {disk:.1f} KiB of disk each)\n")
     print(f"{'held by the process':<22}{'before':>10}{'after':>10}{'each':>14}{'limit':>14}")
     print(f"{'memory (RSS), KiB':<22}{before.kib:>10,.0f}{after.kib:>10,.0f}{each:>14.2f}{LIMIT_KIB:>14.0f}")
-    met = each < LIMIT_KIB
+    VERDICT.hold("a run that waits", each, "KiB", most=LIMIT_KIB)
     for name in ("threads", "tasks", "files"):
         had, has = getattr(before, name), getattr(after, name)
-        met = met and has <= had + 2  # a reader or a timer more, however many wait
+        VERDICT.hold(name, has, most=had + 2)  # a reader or a timer more, however many wait
         shown = {"threads": "threads", "tasks": "asyncio tasks", "files": "files and sockets"}[name]
         print(f"{shown:<22}{had:>10,}{has:>10,}{(has - had) / runs:>14.4f}{0:>14}")
-    print("\nmet" if met else "\nMISSED")
-    return 0 if met else 1
+    return VERDICT.end()
 
 
 if __name__ == "__main__":
