@@ -53,7 +53,7 @@ simulate: setup ## 10,000 seeds of each simulator; a failing one is printed with
 	@$(BIN)/python -m simulators.workshop --profile threads --seeds 500 --jobs 2
 	@$(BIN)/python -m simulators.talks --seeds 10000 --jobs 2
 
-chaos: setup ## Kills of real processes, servers restarted under 5,000 tasks, new seeds for the adversary, long loops over both databases
+chaos: setup ## Kills of real processes, servers restarted under 5,000 tasks, new seeds for the adversary, long loops and soaks over both databases
 	@FOLIOT_CHAOS=1 $(BIN)/pytest tests/chaos tests/adversary tests/store -q -s -n0 --timeout=3060
 
 bench: setup ## The benchmarks, printed as tables (peers too, if installed)

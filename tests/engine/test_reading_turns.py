@@ -126,6 +126,15 @@ async def test_reading_turns_looks_at_each_message_a_bounded_number_of_times(rt:
     assert 0 < Counting.looks <= results
 
 
+async def test_a_conversation_is_kept_once_however_many_turns_it_has(rt: Runtime) -> None:
+    last = ""
+    for number in range(5):
+        last = await have_turn(rt, PLAIN, f"question {number}", last)
+    kept = rt.inside.runs.conversations
+    assert list(kept._kept) == [last]
+    assert kept._size == kept._kept[last].size
+
+
 class Counting:
     """Counts the results that are looked at."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -94,3 +95,21 @@ def test_without_fastapi_the_server_answers() -> None:
     )
 
     assert said.split() == ["200", "200", "400"]
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    thresholds = gc.get_threshold()
+    gc.set_threshold(50_000, 20, 20)
+    yield
+    gc.set_threshold(*thresholds)
+    gc.enable()
+
+
+def test_a_server_looks_for_garbage_often_once_it_has_started(collector: None) -> None:
+    starting.begin()
+    assert not gc.isenabled()
+    starting.settle()
+    assert gc.isenabled()
+    young, middle, old = gc.get_threshold()
+    assert young * middle * old <= 1_000_000, "what is in cycles stays in memory until then"

@@ -160,9 +160,11 @@ async def read_history(
 
 # Stands for messages that a summary has replaced: nobody has to read them.
 _REPLACED: Final = Message("user", ())
-# So many conversations are kept for their next turn, of so many characters in all.
+# So many conversations are kept for their next turn, of so many bytes in all.
 MOST_WARM: Final = 512
 MOST_WARM_SIZE: Final = 32 * 1024 * 1024
+# What a message takes in memory besides its text, about: a short one is mostly that.
+MESSAGE_SIZE: Final = 200
 
 
 class Turn(NamedTuple):
@@ -177,7 +179,7 @@ class Conversation(Struct, frozen=True):
 
     A summary that stands for `summarised` messages is the first of `messages`. `turns` begin with the one that holds
     the first message after it. `sized` are the tokens of it all as the provider of `model` counted them, 0 when it did
-    not; `size` is in characters, about.
+    not; `size` is what it takes in memory, in bytes, about.
     """
 
     messages: tuple[Message, ...] = ()
@@ -270,7 +272,7 @@ def _count(summarised: int, messages: int) -> int:
 
 
 def _length(messages: Sequence[Message]) -> int:
-    return 4 * estimate_messages(messages)
+    return 4 * estimate_messages(messages) + MESSAGE_SIZE * len(messages)
 
 
 class Conversations:
@@ -338,6 +340,10 @@ class Conversations:
         before = self._kept.get(created.after) if created.after else Conversation()
         if before is not None:
             self._keep(followed_by(before, state))
+            # It goes on after the new turn. Kept for each of its turns, it would take the places of others; who answers
+            # an earlier turn again reads it.
+            if created.after in self._kept and state.run_id in self._kept:
+                self._size -= self._kept.pop(created.after).size
 
     def _keep(self, conversation: Conversation) -> None:
         head = conversation.turns[-1].run_id

@@ -16,6 +16,8 @@ from typing import Final
 from foliot.errors import UsageError
 from foliot.version import install_command
 
+# A full look about every million objects that are made and not yet given back.
+OF_A_SERVER: Final = (10_000, 10, 10)
 NEEDED: Final = ("starlette", "uvicorn", "httptools")
 
 
@@ -32,8 +34,11 @@ def begin() -> None:
 def settle() -> None:
     """Collect garbage from now on, but never look through what was there before the first request.
 
-    A look at everything that was imported takes tens of milliseconds, in which nobody is answered.
+    A look at everything that was imported takes tens of milliseconds, in which nobody is answered. What is looked
+    through then is small, so it is done often: with the thresholds by which a command starts, all of it was looked
+    through every ten thousand turns, and the garbage of so many stayed in memory.
     """
     if not gc.isenabled():
         gc.enable()
         gc.freeze()
+        gc.set_threshold(*OF_A_SERVER)
