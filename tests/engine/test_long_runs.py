@@ -17,6 +17,7 @@ from foliot.engine.explain.replay import replay
 from foliot.engine.explain.trace import read_trace, trace_of
 from foliot.engine.explain.why import RunLiveness, explain
 from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Text, ToolCall, ToolResult, ToolSpec, Usage
+from foliot.kernel.run import calls as calls_room
 from foliot.kernel.run import events as e
 from foliot.kernel.run.budget import Limits
 from foliot.kernel.run.codec import encode, type_of
@@ -95,7 +96,7 @@ def test_the_ids_of_calls_are_gathered_once_for_a_trace(monkeypatch):
             super().__init__(*given)
             made.append(self)
 
-    monkeypatch.setattr(trace_room, "CallIds", Counted)
+    monkeypatch.setattr(calls_room, "CallIds", Counted)
     found = trace_of("r1", facts(STEPS))
     assert len(found.calls) == STEPS
     assert len(made) == 1
