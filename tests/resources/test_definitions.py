@@ -15,6 +15,7 @@ DEFAULTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"model_ref": "m"},
         {
             "model_ref": "m",
+            "active": True,
             "execution": {
                 "profile": "dynamic",
                 "duplicate_tool_call_policy": "short_circuit",
