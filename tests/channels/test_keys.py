@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator
+import string
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,34 @@ async def test_what_is_signed_for_one_channel_is_refused_by_another(runtime: Run
     await runtime.inside.resources.get(Key("Channel", "default", "second"))
     await channel(runtime, "second", OTHER)
     assert await taken(keeper, "second", OTHER, "m4") == 202
+
+
+@pytest.mark.parametrize(
+    "respell", [lambda bare: bare, lambda bare: f" {bare}\n", lambda bare: "whsec_" + same_bytes(bare)]
+)
+async def test_one_key_is_one_key_however_it_is_written(runtime: Runtime, respell: Callable[[str], str]) -> None:
+    keeper = ChannelKeeper(runtime.inside)
+    await channel(runtime, "first", OTHER)
+    await channel(runtime, "second", respell(OTHER.removeprefix("whsec_")))
+    assert await taken(keeper, "first", OTHER, "m1") == 202
+    assert await taken(keeper, "second", OTHER, "m2") == 503
+
+
+def same_bytes(bare: str) -> str:
+    """Another base64 of the same bytes: the last letter before the padding has bits that nobody reads."""
+    letters = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
+    text, padding = bare.rstrip("="), "=" * (len(bare) - len(bare.rstrip("=")))
+    other = text[:-1] + letters[letters.index(text[-1]) ^ 1] + padding
+    assert other != bare
+    assert base64.b64decode(other) == base64.b64decode(bare)
+    return other
+
+
+async def test_a_signed_message_that_is_no_text_is_refused_in_words(runtime: Runtime) -> None:
+    keeper = ChannelKeeper(runtime.inside)
+    await channel(runtime, "first", KEY)
+    found = await keeper.find("default", "first")
+    assert isinstance(found, WebhookChannel)
+    body = b'{"user": "zoe", "text": "\xff"}'
+    answer = await found.take(sign(SCHEME, KEY.encode(), body, now=keeper._inside.clock(), event_id="m1"), body)
+    assert answer.status == 400

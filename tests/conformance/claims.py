@@ -163,6 +163,19 @@ class ClaimsConformance:
         await add(db, "second", "third", due_at=NOW + 1)
         assert ids(await take(db, 1, by=offer("w2"), now=NOW + LEASE + 1)) == ["first"]
 
+    @pytest.mark.parametrize("found_by", ["a neighbour", "one that starts"])
+    async def test_a_run_whose_holder_is_found_dead_keeps_its_place_too(self, db: Database, found_by: str) -> None:
+        """On the machine of the dead nobody waits for the lease to end."""
+        dead, neighbour = offer("dead"), offer("neighbour")
+        for each in (dead, neighbour):
+            await register(db, each, now=NOW, is_gone=lambda _: False)
+        await add(db, "first", due_at=NOW - 9)
+        await take(db, by=dead)
+        await add(db, "second", due_at=NOW - 1)
+        find = bury if found_by == "a neighbour" else register
+        assert await find(db, neighbour, now=NOW, is_gone=lambda identity: identity == dead.identity) == 1
+        assert ids(await take(db, 1, by=neighbour, now=NOW)) == ["first"]
+
     async def test_a_run_that_kills_each_of_its_workers_does_not_come_first_for_ever(self, db: Database) -> None:
         await add(db, "poison", due_at=NOW - 9)
         await add(db, "patient", due_at=NOW - 8)

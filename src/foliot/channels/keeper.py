@@ -21,7 +21,7 @@ from foliot.channels.bot_api import BotApi
 from foliot.channels.conversations import Conversations
 from foliot.channels.delivery import Deliveries
 from foliot.channels.telegram import Sleep, TelegramChannel, TurnWatch
-from foliot.channels.webhook import WebhookChannel
+from foliot.channels.webhook import SCHEME, WebhookChannel
 from foliot.common.cancellation import stop_tasks
 from foliot.common.pages import read_pages
 from foliot.errors import FoliotError, NotFound, SecretError
@@ -31,6 +31,7 @@ from foliot.store.base import Document, Filter, Key, Put
 from foliot.store.channels import ChannelReaders, Outbox
 from foliot.store.taken import TakenMessages
 from foliot.work.triggers.declared import FollowedResources
+from foliot.work.triggers.signatures import hmac_key
 
 log = logging.getLogger(__name__)
 
@@ -284,7 +285,8 @@ class ChannelKeeper:
         return found
 
     def _key_digest(self, value: str) -> bytes:
-        return hmac.digest(self._salt, value.strip().encode("utf-8", "surrogatepass"), "sha256")
+        key = hmac_key(SCHEME, value.strip().encode("utf-8", "surrogatepass"))
+        return hmac.digest(self._salt, key, "sha256")
 
     async def _turn_of(self, session: str) -> str:
         try:

@@ -145,10 +145,13 @@ def repeated_name(text: str | bytes, value: Any) -> str:
 def read_json(text: bytes) -> Any:
     """Returns the value of a JSON text from outside, in which no object has a name twice.
 
-    Raises `msgspec.ValidationError` for one that has, and what msgspec raises for what is not JSON. Whoever signs or
-    checks such a text may have read the other of the two values.
+    Raises `msgspec.ValidationError` for one that has, and `msgspec.DecodeError` or `RecursionError` for what is not
+    JSON. Whoever signs or checks such a text may have read the other of the two values.
     """
-    value = msgspec.json.decode(text)
+    try:
+        value = msgspec.json.decode(text)
+    except UnicodeDecodeError:
+        raise msgspec.DecodeError("JSON is malformed: it is not UTF-8") from None
     if problem := repeated_name(text, value):
         raise msgspec.ValidationError(problem)
     return value

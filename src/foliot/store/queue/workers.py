@@ -175,7 +175,7 @@ def _bury(dead: Iterable[str], now: float) -> Tx[int]:
         orphans = yield from rows("queue_orphans", identity=identity)
         yield from many("queue_void", [{"key": row["run"], "identity": identity} for row in orphans])
         for row in orphans:
-            yield from queue.let_go(row["run"], now)
+            yield from queue.take_back(row["run"], now)
         yield from run("worker_lose", identity=identity)
         freed += len(orphans)
     return freed

@@ -24,6 +24,8 @@ Headers: TypeAlias = Mapping[str, str]
 # A secret that can be tried out is none: bytes of a shared one, and of the key that Standard Webhooks writes in base64.
 SHORTEST: Final = 8
 SHORTEST_KEY: Final = 16
+# HMAC fills a shorter key up with zeros to this, and hashes a longer one (RFC 2104).
+_HMAC_BLOCK: Final = 64
 _NUMBER: Final = re.compile(r"[0-9]{1,16}")
 _MILLISECONDS: Final = 10**12
 
@@ -103,6 +105,12 @@ def key_of(scheme: Scheme, secret: bytes) -> bytes:
         return base64.b64decode(secret.removeprefix(b"whsec_"), validate=True)
     except (binascii.Error, ValueError):
         return secret
+
+
+def hmac_key(scheme: Scheme, secret: bytes) -> bytes:
+    """The key as HMAC-SHA-256 uses it: secrets that are written otherwise and sign alike have the same one."""
+    key = key_of(scheme, secret)
+    return (hashlib.sha256(key).digest() if len(key) > _HMAC_BLOCK else key).ljust(_HMAC_BLOCK, b"\0")
 
 
 def weakness_of(scheme: Scheme, secret: bytes) -> str | None:
