@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import stat
+import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -109,8 +110,31 @@ def test_a_store_that_is_there_is_set_aside_and_one_that_cannot_be_put_back_chan
     assert restored.code == 0, restored.err
     assert "is now the schema public_before_restore_" in restored.err
     assert store("get", "agents", "-o", "name").out == "agent/desk\n"
-    # And once more: a dump of a store that was put back is put back.
+    # And once more, beside the schema that was set aside and those of others.
+    execute(postgres_url, "CREATE SCHEMA other_app", "CREATE TABLE other_app.orders (id int)")
     assert store("backup", tmp_path / "again.dump").code == 0
+    assert store("delete", "agent/desk", "--force").code == 0
+    again = store("restore", tmp_path / "again.dump", "--force")
+    assert again.code == 0, again.err
+    assert store("get", "agents", "-o", "name").out == "agent/desk\n"
+
+
+def test_a_dump_of_something_else_is_refused(store, postgres_url: str, tmp_path: Path) -> None:
+    file = tmp_path / "b.dump"
+    execute(postgres_url, "CREATE SCHEMA other_app", "CREATE TABLE other_app.orders (id int)")
+    assert store("backup", file).code == 0
+    program, address = find_program("pg_dump", 18, then=""), access_of(postgres_url)
+    words = [
+        str(program),
+        "--format=custom",
+        "--schema=other_app",
+        f"--file={tmp_path / 'other.dump'}",
+        address.address,
+    ]
+    subprocess.run(words, check=True, env={**os.environ, **address.environment})
+    said = store("restore", tmp_path / "other.dump", "--force")
+    assert (said.code, "no store of Foliot" in said.err) == (2, True)
+    assert store("get", "agents", "-o", "name").out == "agent/desk\n"
 
 
 def test_a_key_that_is_missing_after_a_restore_is_named(store, postgres_url: str, tmp_path: Path, home: Path) -> None:

@@ -36,6 +36,8 @@ _LIBRARY_PARAMETERS: Final = frozenset(
     )
 )
 _VERSION: Final = re.compile(r"\(PostgreSQL\)\s+(\d+)")
+# A line of `pg_restore --list`: "3456; 1259 16421 TABLE public schema_version owner".
+_STORE_TABLE: Final = re.compile(r" TABLE (\S+) schema_version ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +104,19 @@ def _version_of(program: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-async def _run(program: Path, *words: str, access: Access | None = None) -> None:
-    """Runs a program to its end. Raises `FoliotError` with what it said."""
+async def _run(program: Path, *words: str, access: Access | None = None) -> str:
+    """Runs a program to its end, and returns its output. Raises `FoliotError` with its errors."""
     environment = {**os.environ, **(access.environment if access is not None else {})}
     process = await asyncio.create_subprocess_exec(
         str(program),
         *words,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment,
     )
     try:
-        _, errors = await process.communicate()
+        output, errors = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
@@ -122,6 +124,7 @@ async def _run(program: Path, *words: str, access: Access | None = None) -> None
     if process.returncode:
         said = errors.decode(errors="replace").strip()
         raise FoliotError(f"{program.name} ended with code {process.returncode}: {said[-2000:]}")
+    return output.decode(errors="replace")
 
 
 # --- taking ------------------------------------------------------------------------------------------------------
@@ -136,16 +139,22 @@ async def back_up(url: str, file: Path) -> dict[str, Any]:
     access = access_of(url)
     async with _opened(url) as connection:
         server = await _major(connection)
-        schema = await _schema_version(connection)
-    typed = f"pg_dump --password --format=custom --file={shlex.quote(str(file))} {shlex.quote(access.address)}"
+        version = await _schema_version(connection)
+        schema: str = await connection.fetchval("SELECT current_schema()")
+    # That of the store alone: the database may have schemas of others, and stores that a restore has set aside.
+    only = f"--schema={_quoted(schema)}"
+    typed = (
+        f"pg_dump --password --format=custom {shlex.quote(only)} --file={shlex.quote(str(file))} "
+        f"{shlex.quote(access.address)}"
+    )
     program = find_program("pg_dump", server, then=typed)
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:  # for its owner alone
         copy = Path(folder, file.name)
         # Not by way of standard output: there it writes its table of contents a second time, behind the data, and what
         # is cut off a copy is not missed.
-        await _run(program, "--format=custom", f"--file={copy}", f"--dbname={access.address}", access=access)
+        await _run(program, "--format=custom", only, f"--file={copy}", f"--dbname={access.address}", access=access)
         size = _place(copy, file)
-    return {"format": "pg_dump", "postgres": server, "schema": schema, "bytes": size}
+    return {"format": "pg_dump", "postgres": server, "schema": version, "bytes": size}
 
 
 def _place(copy: Path, file: Path) -> int:
@@ -190,17 +199,27 @@ async def restore(url: str, file: Path, *, replace: bool = False) -> tuple[dict[
         f"{shlex.quote(str(file))}"
     )
     program = find_program("pg_restore", about["postgres"], then=typed)
+    schema = await _store_schema(program, file)
     words = ("--no-owner", "--exit-on-error", "--single-transaction", f"--dbname={access.address}", str(file))
     async with _opened(url) as connection:
         aside = await _set_aside(connection, replace=replace)
         try:
-            await _run(program, *words, access=access)
+            await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(schema)}")
+            await _run(program, f"--schema={schema}", *words, access=access)
         except BaseException:
             if aside:
                 await _put_back(connection, aside)
             raise
         about["schema"] = await _schema_version(connection)
     return about, aside[1] if aside else ""
+
+
+async def _store_schema(program: Path, file: Path) -> str:
+    """Returns the schema of the store in a dump. Raises `InvalidInput` for a dump of something else."""
+    for line in (await _run(program, "--list", str(file))).splitlines():
+        if match := _STORE_TABLE.search(line):
+            return match[1]
+    raise InvalidInput(f"{file} is a dump of PostgreSQL, but there is no store of Foliot in it")
 
 
 def _dump_size(file: Path) -> int:
@@ -227,11 +246,10 @@ async def _set_aside(connection: PostgresConnection, *, replace: bool) -> tuple[
             hint="--force sets it aside as another schema, or name another database with --store",
         )
     schema: str = await connection.fetchval("SELECT current_schema()")
-    aside = f"{schema}_before_restore_{datetime.now(UTC):%Y%m%d%H%M%S}"
+    aside = f"{schema}_before_restore_{datetime.now(UTC):%Y%m%d%H%M%S%f}"
     async with connection.transaction():
         await connection.execute(f"ALTER SCHEMA {_quoted(schema)} RENAME TO {_quoted(aside)}")
-        if schema == "public":  # a dump takes it for granted
-            await connection.execute("CREATE SCHEMA public")
+        await connection.execute(f"CREATE SCHEMA {_quoted(schema)}")
     return schema, aside
 
 
