@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -23,11 +23,13 @@ from foliot.kernel.run.events import BudgetExceeded, ModelFailed, RunFailed, Run
 from foliot.models.base import ModelOverloaded
 from foliot.models.routing.pricing import Pricing
 from foliot.models.routing.usage import UsageQuote
+from foliot.resources.definitions.tool import ToolSpec
 from foliot.resources.validate import validate_document
 from foliot.runtime.agent import Agent
 from foliot.runtime.results import RunFailedError
 from foliot.runtime.runtime import Runtime
 from foliot.runtime.tools import ToolCaller
+from foliot.settings.settings import load_settings
 from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from foliot.store.base import Delete, Key, Put, ResourceStore
 from foliot.store.ledger.budgets import Amount, Balance, PaidAct, SqlBudgetLedger
@@ -626,34 +628,113 @@ async def test_each_user_has_an_account_and_what_is_delegated_is_theirs(runtime:
     assert spent == {"user=ann": 30_000, "user=bob": 30_000}
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "arguments"),
-    [
-        ("https://bank.example/accounts/{account}", {"account": "../admin"}),  # it would change where the call leads
-        ("http://169.254.169.254/{account}", {"account": "7"}),  # an address that tools may not connect to
-        ("http://127.0.0.1:9/{account}", {"account": "7"}),
+REFUSED_ADDRESS = "http://169.254.169.254/{account}"  # tools may not connect there
+NO_SECRET = {"auth": {"profile": "bearer", "secretRef": "bank-token"}}
+NO_TOKEN = {
+    "auth": {
+        "profile": "oauth2_client_credentials",
+        "secretRef": "bank-client",
+        "tokenURL": "https://169.254.169.254/token",
+        "scopes": ["pay"],
+    }
+}
+BANK = {
+    "kind": "McpServer",
+    "metadata": {"name": "bank"},
+    "spec": {"transport": "http", "endpoint": "http://127.0.0.1:9"},
+}
+CLIENT = {
+    "kind": "Secret",
+    "metadata": {"name": "bank-client"},
+    "spec": {"stringData": {"client_id": "clerk", "client_secret": "s3cret-of-the-clerk"}},
+}
+
+# For each type of tool: what keeps a call from leaving, with the code of the refusal.
+STAYS: dict[str, list[tuple[str, dict[str, Any], str]]] = {
+    "http": [
+        ("invalid_input", {"endpoint": "https://bank.example/accounts/{account}"}, "../admin"),
+        ("runtime_policy_invalid", {"endpoint": REFUSED_ADDRESS}, "7"),
+        ("runtime_policy_invalid", {"endpoint": "http://127.0.0.1:9/{account}"}, "7"),
+        ("secret_resolution_failed", {"endpoint": "https://bank.example", **NO_SECRET}, "7"),
+        ("secret_resolution_failed", {"endpoint": "https://bank.example", **NO_TOKEN}, "7"),
     ],
+    "external": [
+        ("runtime_policy_invalid", {"endpoint": "http://169.254.169.254"}, "7"),
+        ("secret_resolution_failed", {"endpoint": "https://bank.example", **NO_SECRET}, "7"),
+    ],
+    "webhook-callback": [
+        ("runtime_policy_invalid", {"endpoint": "http://169.254.169.254"}, "7"),
+        ("secret_resolution_failed", {"endpoint": "https://bank.example", **NO_SECRET}, "7"),
+    ],
+    "grpc": [
+        ("runtime_policy_invalid", {"endpoint": "169.254.169.254:443"}, "7"),
+        ("secret_resolution_failed", {"endpoint": "bank.example:443", **NO_SECRET}, "7"),
+    ],
+    "queue": [("execution_failed", {}, "7")],
+    "mcp": [
+        ("unsupported_tool", {"mcp_server_ref": "nobody", "mcp_tool_name": "pay"}, "7"),
+        ("runtime_policy_invalid", {"mcp_server_ref": "bank", "mcp_tool_name": "pay"}, "7"),
+    ],
+    "wasm": [("runtime_policy_invalid", {"wasm": {"module": __file__, "digest": f"sha256:{'0' * 64}"}}, "7")],
+    "function": [("invalid_input", {"function": "tests.engine.test_budgets:pay_out"}, "seven")],
+    "cli": [
+        ("invalid_input", {"cli": {"command": ["cat", "{account}"]}}, "-n"),
+        (
+            "runtime_policy_invalid",
+            {"cli": {"command": ["cat"]}, "sandbox": {"mounts": [{"source": "/nowhere-at-all", "target": "/srv"}]}},
+            "7",
+        ),
+        (
+            "secret_resolution_failed",
+            {
+                "cli": {"command": ["cat"]},
+                "sandbox": {
+                    "network": [{"hosts": ["bank.example"]}],
+                    "secrets": [{"secretRef": "bank-token", "hosts": ["bank.example"]}],
+                },
+            },
+            "7",
+        ),
+    ],
+}
+
+
+def pay_out(account: int) -> str:
+    raise AssertionError(f"the arguments do not fit, and yet {account} was paid")
+
+
+def test_each_type_of_tool_is_in_the_table() -> None:
+    assert set(STAYS) == set(get_args(ToolSpec.model_fields["type"].annotation))
+
+
+@pytest.mark.parametrize(
+    ("type", "code", "spec", "account"),
+    [(type, code, spec, account) for type, rows in STAYS.items() for code, spec, account in rows],
 )
 async def test_a_call_that_cannot_leave_costs_nothing(
-    runtime: Runtime, clock: Clock, endpoint: str, arguments: dict[str, str]
+    tmp_path: Path, clock: Clock, type: str, code: str, spec: dict[str, Any], account: str
 ) -> None:
     clock.now = time.time()  # the deadline of a request over the network goes by the clock of the machine
+    settings = load_settings(
+        {"home": str(tmp_path), "nats": "nats://127.0.0.1:9", "tool_modules": __name__, "wasm_modules": "/"}, {}
+    )
     spec = {
-        "type": "http",
-        "endpoint": endpoint,
+        "type": type,
         "effect": "once",
         "price_usd": "0.05",
         "input_schema": {"type": "object", "properties": {"account": {"type": "string"}}, "required": ["account"]},
+        **spec,
     }
-    document, problems = validate_document({"kind": "Tool", "metadata": {"name": "dial"}, "spec": spec})
-    assert document is not None, problems
-    await declare(runtime, clock, budget(limit={"amount": 1}), document)
-    model = Model(ToolCall("c1", "dial", json.dumps(arguments)), "done")
-    run = await runtime.run(agent(model, tools=["dial"]), "go")
-    finished = next(e for _, e in await runtime.inside.runs.facts(run.run_id) if isinstance(e, ToolFinished))
-    assert finished.result.error is not None
-    assert (finished.result.error.code, finished.result.error.before_effect) in (
-        ("invalid_input", True),
-        ("runtime_policy_invalid", True),
-    )
-    assert (await balances(runtime))["team", "", "total"] == Balance(Amount(20_000, 300))  # the model's answers
+    documents = list[dict[str, Any]]()
+    for each in (BANK, CLIENT, {"kind": "Tool", "metadata": {"name": "dial"}, "spec": spec}):
+        document, problems = validate_document(each)
+        assert document is not None, problems
+        documents.append(document)
+    async with Runtime(tmp_path / "foliot.db", clock=clock, settings=settings) as runtime:
+        await declare(runtime, clock, budget(limit={"amount": 1}), *documents)
+        model = Model(ToolCall("c1", "dial", json.dumps({"account": account})), "done")
+        run = await runtime.run(agent(model, tools=["dial"]), "go")
+        (finished,) = await facts(runtime, run.run_id, ToolFinished)
+        assert finished.result.error is not None
+        assert (finished.result.error.code, finished.result.error.before_effect) == (code, True)
+        assert (await balances(runtime))["team", "", "total"] == Balance(Amount(20_000, 300))  # the model's answers

@@ -446,6 +446,10 @@ def before_effect() -> Generator[None]:
     except ToolError as error:
         error.before_effect = True
         raise
+    except FoliotError as error:  # a store or a server of messages that is away
+        failure = ToolError(error.message, hint=error.hint, retryable=error.retryable)
+        failure.before_effect = True
+        raise failure from error
 
 
 class ToolArgumentsInvalid(ToolError):

@@ -41,7 +41,7 @@ from foliot.sandbox.egress.broker import Broker, Resolve
 from foliot.sandbox.egress.credentials import EgressSecret
 from foliot.sandbox.egress.rules import EgressRecord, EgressRule
 from foliot.sandbox.session import undisturbed
-from foliot.tools.base import Caller, Invocation, ToolDenied, ToolError, ToolPolicyInvalid
+from foliot.tools.base import Caller, Invocation, ToolDenied, ToolPolicyInvalid, before_effect
 from foliot.tools.isolation import sandbox_failure
 from foliot.tools.pipeline.running import call_network
 from foliot.tools.workspaces import EndResident, FenceOwner, WorkspaceFolders, no_resident
@@ -333,10 +333,11 @@ class Fences:
 
     async def narrowed(self, wanted: FenceRequest, caller: Caller) -> Narrowed:
         """Returns what a fence would be for this caller now. Raises `ToolDenied`."""
-        if wanted.mounts:
-            wanted = await on_thread(with_real_mounts, wanted)
-        ceilings = [*granted_ceilings(wanted, self._granted_limits), *await self._ceilings(caller)]
-        found = narrowed(wanted, ceilings)
+        with before_effect():
+            if wanted.mounts:
+                wanted = await on_thread(with_real_mounts, wanted)
+            ceilings = [*granted_ceilings(wanted, self._granted_limits), *await self._ceilings(caller)]
+            found = narrowed(wanted, ceilings)
         if (notes := call_network()) is not None and wanted.network:
             notes.narrowed(
                 [each.rule for each in ceilings if each.network == ()], [each.rule for each in ceilings if each.network]
@@ -415,12 +416,11 @@ class Fences:
         With `serving`, the session outlives a call: what leaves is recorded for the call that is served at the time,
         and nothing is let out while there is none. Raises as `open`, but for `ToolDenied`.
         """
-        try:
-            return await self._opened(found, owner, serving or (lambda: owner))
-        except SandboxError as error:
-            failure = sandbox_failure(error)
-            failure.before_effect = True
-            raise failure from None
+        with before_effect():
+            try:
+                return await self._opened(found, owner, serving or (lambda: owner))
+            except SandboxError as error:
+                raise sandbox_failure(error) from None
 
     async def check_unfenced(self, what: str, caller: Caller) -> None:
         """Raises `ToolDenied`, with the rule, where a ceiling refuses what runs in no fence."""
@@ -476,11 +476,7 @@ class Fences:
         if reveal is None:
             return  # which the broker refuses
         for secret in wanted.secrets:
-            try:
-                await reveal(owner, wanted.namespace or owner.caller.namespace, secret)
-            except ToolError as error:
-                error.before_effect = True
-                raise
+            await reveal(owner, wanted.namespace or owner.caller.namespace, secret)
 
     def _broker(self, found: Narrowed, owner: FenceOwner, serving: Serving) -> Broker:
         wanted, last = found.request, owner

@@ -220,6 +220,7 @@ async def test_arguments_that_no_message_can_hold_are_refused(link: NatsLink) ->
     with pytest.raises(ToolError, match="larger than a message") as caught:
         await queue_tool(link).invoke(invocation(arguments={"q": "x" * 2_000_000}))
     assert not caught.value.retryable
+    assert caught.value.before_effect
 
 
 async def test_definitions_that_cannot_be_carried_out_are_refused(link: NatsLink) -> None:

@@ -23,6 +23,7 @@ from foliot.tools.base import (
     ToolArgumentsInvalid,
     ToolDefinition,
     ToolPolicyInvalid,
+    before_effect,
 )
 from foliot.tools.builtin.output import CommandFailed, CommandTimedOut
 from foliot.tools.contract import ToolResponse, normalise_response, request_id, request_of
@@ -74,16 +75,15 @@ class CliFence:
     async def execute(self, call: IsolatedCall, *, on_output: OnOutput | None = None) -> ToolResponse:
         """Run the program to its end; see `Isolation`."""
         definition, fences = call.definition, self._fences()
-        self.check(definition)
-        spec: Mapping[str, Any] = definition.options["cli"]
         arguments = call.request.input or {}
-        try:
-            argv = filled_command(spec["command"], arguments)
-        except InvalidInput as error:
-            wrong = ToolArgumentsInvalid(error.message, **error.details)
-            wrong.before_effect = True
-            raise wrong from None
-        given = filled_input(spec.get("stdin", ""), arguments)
+        with before_effect():
+            self.check(definition)
+            spec: Mapping[str, Any] = definition.options["cli"]
+            try:
+                argv = filled_command(spec["command"], arguments)
+            except InvalidInput as error:
+                raise ToolArgumentsInvalid(error.message, **error.details) from None
+            given = filled_input(spec.get("stdin", ""), arguments)
         wanted: FenceRequest = definition.options["sandbox"]
         owner = call.owner or FenceOwner(definition.name, Caller(definition.namespace))
         found = await fences.narrowed(wanted, owner.caller)

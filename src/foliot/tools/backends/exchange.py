@@ -29,6 +29,7 @@ from foliot.tools.base import (
     ToolPolicyInvalid,
     ToolRateLimited,
     ToolTimeout,
+    before_effect,
 )
 from foliot.tools.contract import (
     ToolResponse,
@@ -73,7 +74,8 @@ class ToolExchange:
         """
         tool = self._definition
         patience = self._client.patience.of(tool.timeout)
-        used = await self._credentials()
+        with before_effect():
+            used = await self._credentials()
         for last in (False, True):
             async with self._client.send(
                 method, url, headers=headers, credentials=used.headers, body=body, patience=patience

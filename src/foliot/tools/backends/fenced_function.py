@@ -49,6 +49,7 @@ from foliot.tools.base import (
     ToolError,
     ToolPolicyInvalid,
     ToolTimeout,
+    before_effect,
 )
 from foliot.tools.contract import (
     ToolResponse,
@@ -184,11 +185,12 @@ class FunctionFence:
     async def execute(self, call: IsolatedCall, *, on_output: OnOutput | None = None) -> ToolResponse:
         """Run it in a process of its tool. Raises `ToolError`; see `Isolation`."""
         definition, fences = call.definition, self._fences()
-        self.check(definition)
         owner = call.owner or FenceOwner(definition.name, Caller(definition.namespace))
         wanted: FenceRequest = definition.options.get("sandbox", NO_FENCE)
-        found = await fences.narrowed(wanted, owner.caller)
-        worker = await self._taken_worker(definition, found, owner)
+        with before_effect():
+            self.check(definition)
+            found = await fences.narrowed(wanted, owner.caller)
+            worker = await self._taken_worker(definition, found, owner)
         # An answer that was made before this call cannot be taken for its own. Code of the tool that still runs in the
         # process can read this call, and answer it: a tool is trusted with all calls of that tool.
         request = structs.replace(call.request, request_id=secrets.token_hex(16))
@@ -196,7 +198,8 @@ class FunctionFence:
         seconds = worker.policy.limits.seconds_of(call.seconds)
         try:
             if len(data) > LARGEST:
-                raise ToolArgumentsInvalid(f"the arguments have {len(data):,} bytes; {LARGEST:,} are the most")
+                with before_effect():
+                    raise ToolArgumentsInvalid(f"the arguments have {len(data):,} bytes; {LARGEST:,} are the most")
             async with asyncio.timeout(seconds):
                 response = await worker.asked(data)
             if response.request_id != request.request_id:
@@ -244,9 +247,7 @@ class FunctionFence:
         key = _key(definition, found, owner)
         granted = None if self._closed else self._granted(key) or await self._turn(key)
         if granted is None:
-            gone = ToolError("the runtime is closing", retryable=False)
-            gone.before_effect = True
-            raise gone
+            raise ToolError("the runtime is closing", retryable=False)
         if isinstance(granted, _Place):
             return await self._started(key, definition, found, owner)
         granted.served.owner = owner
@@ -337,9 +338,7 @@ class FunctionFence:
         except BaseException as error:
             self._free(key)
             if isinstance(error, SandboxError):
-                failure = sandbox_failure(error)
-                failure.before_effect = True
-                raise failure from None
+                raise sandbox_failure(error) from None
             raise
         self._workers.add(worker)
         return worker

@@ -273,7 +273,8 @@ class GrpcTool:
 
     async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
         """Raises the `ToolError` that the service reports, or that its status means."""
-        used = await self._credentials(call)
+        with before_effect():
+            used = await self._credentials(call)
         try:
             return await self._execute(call, used)
         except ToolAuthInvalid:

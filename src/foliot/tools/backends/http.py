@@ -19,6 +19,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 from unicodedata import normalize
@@ -338,13 +339,17 @@ class WebhookCallbackTool:
     async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
         masker = self._exchange.masker
         with explained(masker, tool=self._definition.name, isolation_mode="webhook-callback"):
-            with before_effect():
-                endpoint = endpoint_of(self._definition)
-                check_deadline(call)
-                id = request_id("wh", call)
-            # Before the request goes out: a quick service may push before its 202 has arrived.
-            async with self._callbacks.waiting(id, until=self._until(call)) as (address, pushed):
-                response, wait = await self._submit(call, endpoint, id, address)
+            async with AsyncExitStack() as stack:
+                with before_effect():
+                    endpoint = endpoint_of(self._definition)
+                    check_deadline(call)
+                    id = request_id("wh", call)
+                    # Before the request goes out: a quick service may push before its 202 has arrived.
+                    waiting = self._callbacks.waiting(id, until=self._until(call))
+                    address, pushed = await stack.enter_async_context(waiting)
+                    request = request_of(call, self._definition, mode="webhook-callback", id=id)
+                    body = encode_request(structs.replace(request, callback_url=address))
+                response, wait = await self._submit(call, endpoint, id, body)
                 if response is None:
                     try:
                         response = await self._wait(endpoint, id, pushed, wait)
@@ -359,13 +364,8 @@ class WebhookCallbackTool:
             return call.deadline
         return time.time() + max(self._definition.timeout or 0.0, DEFAULT_LIFE)
 
-    async def _submit(
-        self, call: Invocation, endpoint: str, id: str, address: str
-    ) -> tuple[ToolResponse | None, float]:
-        request = request_of(call, self._definition, mode="webhook-callback", id=id)
-        request = structs.replace(request, callback_url=address)
-        headers = contract_headers(call)
-        async with self._exchange.send("POST", endpoint, headers=headers, body=encode_request(request)) as answer:
+    async def _submit(self, call: Invocation, endpoint: str, id: str, body: bytes) -> tuple[ToolResponse | None, float]:
+        async with self._exchange.send("POST", endpoint, headers=contract_headers(call), body=body) as answer:
             ready = await _finished(answer, id) if answer.status == 200 else None
             return ready, self._pause(answer.headers)
 

@@ -110,14 +110,19 @@ class NatsTool:
     async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
         """Raises the `ToolError` that the result reports, `ToolTimeout`, `ToolUnreachable`."""
         limit = asyncio.timeout(self._seconds(call))
-        message = self.message(call)
+        message, published = self.message(call), asyncio.Event()
         try:
             async with limit:
-                result = await self._ask(call, message, on_output)
+                result = await self._ask(call, message, published, on_output)
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise ToolTimeout(f"nobody answered the call of {call.tool!r} in time", tool=call.tool) from None
+            late = ToolTimeout(f"nobody answered the call of {call.tool!r} in time", tool=call.tool)
+            late.before_effect = not published.is_set()
+            raise late from None
+        except ToolError as error:
+            error.before_effect = not published.is_set()
+            raise
         key = (call.run_id, call.call_id)
         try:
             value = value_of(result)
@@ -159,7 +164,12 @@ class NatsTool:
             call_ordinal=1,
         )
 
-    async def _ask(self, call: Invocation, message: CallMessage, on_output: OnOutput | None) -> ResultMessage:
+    async def _ask(
+        self, call: Invocation, message: CallMessage, published: asyncio.Event, on_output: OnOutput | None
+    ) -> ResultMessage:
+        """Publishes the call and waits for its result. `published` is set while JetStream may have the call."""
+        from nats.errors import Error
+
         subject = result_subject(message.id, self._prefix)
         assert subject is not None, "wire_call_id gives one token"
         answered: asyncio.Future[ResultMessage] = asyncio.get_running_loop().create_future()
@@ -170,19 +180,23 @@ class NatsTool:
 
         try:
             client = await self._link.reached()
+            stop_listening = self._link.on_connect(look.set)
+            try:
+                async with _subscribed(client, {subject: hear, **self._output_handler(message, on_output)}):
+                    ack = await self._publish(call, message, answered, published)
+                    if ack is not None and ack.duplicate:
+                        look.set()
+                    return await self._wait(answered, look, subject, None if ack is None else ack.stream, message)
+            finally:
+                stop_listening()
         except Unavailable as error:
-            raise _not_sent(f"{call.tool!r} cannot be called: {error.message}", error.hint) from None
-        stop_listening = self._link.on_connect(look.set)
-        try:
-            async with _subscribed(client, {subject: hear, **self._output_handler(message, on_output)}):
-                ack = await self._publish(call, message, answered)
-                if ack is not None and ack.duplicate:
-                    look.set()
-                return await self._wait(answered, look, subject, None if ack is None else ack.stream, message)
-        finally:
-            stop_listening()
+            raise ToolUnreachable(f"{call.tool!r} cannot be called: {error.message}", hint=error.hint) from None
+        except Error as error:
+            raise ToolUnreachable(f"{call.tool!r} cannot be called over NATS: {type(error).__name__}") from error
 
-    async def _publish(self, call: Invocation, message: CallMessage, answered: asyncio.Future[Any]) -> Any:
+    async def _publish(
+        self, call: Invocation, message: CallMessage, answered: asyncio.Future[Any], published: asyncio.Event
+    ) -> Any:
         """Publishes the call until JetStream has it. Publishing again is harmless: the call is stored once."""
         from nats.errors import Error, MaxPayloadError
         from nats.js.errors import APIError, NoStreamResponseError
@@ -195,22 +209,28 @@ class NatsTool:
         if self._signer is not None:
             headers = {"Nats-Msg-Id": self._signer.dedupe(call_dedupe_id(message))}
             headers |= self._signer.sign("call", self._subject, data, expires=call.deadline)
-        no_stream = 0
+        no_stream, unsure = 0, False
         while not answered.done():
+            published.set()
             try:
                 return await js.publish(self._subject, data, headers=headers)
             except MaxPayloadError:
+                if not unsure:
+                    published.clear()
                 raise ToolError(
                     f"the arguments of {call.tool!r} are larger than a message may be", retryable=False, size=len(data)
                 ) from None
             except NoStreamResponseError:
                 no_stream += 1
+                if not unsure:
+                    published.clear()
                 if no_stream >= _NO_STREAM_TRIES:
-                    raise _not_sent(
+                    raise ToolUnreachable(
                         f"{call.tool!r} cannot be called: no stream takes {self._subject}",
-                        "make a JetStream stream with tool.execute.> and tool.result.*, or `foliot tools serve`",
+                        hint="make a JetStream stream with tool.execute.> and tool.result.*, or `foliot tools serve`",
                     ) from None
             except (Error, TimeoutError, APIError) as error:
+                unsure = True  # only the acknowledgement may be lost
                 log.debug("the call of %s was not acknowledged: %s", call.tool, type(error).__name__)
             except (ValueError, KeyError):
                 return None  # a tool that replied to the publication itself; its result will come where it belongs
@@ -323,9 +343,3 @@ async def _subscribed(client: Any, handlers: Mapping[str, Callable[[Msg], Awaita
         for subscription in subscriptions:
             with suppress(Error):  # the connection is gone, and the subscription with it
                 await subscription.unsubscribe()
-
-
-def _not_sent(message: str, hint: str | None) -> ToolUnreachable:
-    error = ToolUnreachable(message, hint=hint)
-    error.before_effect = True
-    return error

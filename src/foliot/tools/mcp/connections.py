@@ -43,6 +43,7 @@ from foliot.tools.base import (
     ToolRateLimited,
     ToolTimeout,
     ToolUnreachable,
+    before_effect,
 )
 from foliot.tools.fences import FenceRequest, Fences, Narrowed, image_granted
 from foliot.tools.mcp.http import EXCHANGE, Exchange
@@ -261,11 +262,8 @@ class McpConnections:
         """
         self._check_open()
         require_sdk()
-        try:
+        with before_effect():
             fence, folder = await self._fence(server, owner or server_owner(server))
-        except ToolError as error:
-            error.before_effect = True
-            raise
         slot = await self._place(_Wanted(server, fence, folder, await self._secrets_of(server)), timeout)
         if owner is not None:
             slot.callers.add((owner.caller.namespace, owner.caller.user))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from typing import Any, TypeAlias
 
 from foliot.errors import Denied, FoliotError, InvalidInput, NotFound
@@ -19,6 +20,7 @@ from foliot.tools.base import (
     ToolPolicyInvalid,
     ToolTimeout,
     ToolUnsupported,
+    before_effect,
 )
 from foliot.tools.fences import fence_of
 from foliot.tools.mcp.connections import McpConnections
@@ -73,16 +75,19 @@ class McpTool:
         return self._definition
 
     async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
-        server, owner = await self._server(), fence_of(call)
-        self._check_isolation(server)
-        tool = str(self._spec["mcp_tool_name"])
-        agreed = await self._agreed(server, tool)
-        async with self._connections.held(server, owner, timeout=self._seconds_left(call)) as held:
-            announced = (await held.tools()).get(tool)
-            if agreed is not None and (announced is None or announced.pin.digest != read_pin(agreed.pin).digest):
-                # The connection may be older than what was agreed to since.
-                announced = (await held.tools(refresh=True)).get(tool)
-            self._check(server, tool, agreed, announced)
+        async with AsyncExitStack() as stack:
+            with before_effect():
+                server, owner = await self._server(), fence_of(call)
+                self._check_isolation(server)
+                tool = str(self._spec["mcp_tool_name"])
+                agreed = await self._agreed(server, tool)
+                place = self._connections.held(server, owner, timeout=self._seconds_left(call))
+                held = await stack.enter_async_context(place)
+                announced = (await held.tools()).get(tool)
+                if agreed is not None and (announced is None or announced.pin.digest != read_pin(agreed.pin).digest):
+                    # The connection may be older than what was agreed to since.
+                    announced = (await held.tools(refresh=True)).get(tool)
+                self._check(server, tool, agreed, announced)
             result = await held.call(
                 tool,
                 call.arguments,
@@ -134,14 +139,12 @@ class McpTool:
         wanted = self._definition.isolation
         if wanted == "none" or stronger(wanted, server.mode) == server.mode:
             return
-        missing = ToolIsolationMissing(
+        raise ToolIsolationMissing(
             f"the tool {self._definition.name!r} must run {wanted!r}, and {server} runs {server.mode!r}",
             hint="declare the McpServer with that isolation, or accept the tool without it: "
             f"`foliot mcp accept {server.name} TOOL --isolation {server.mode}`",
             wanted=wanted,
         )
-        missing.before_effect = True
-        raise missing
 
     async def _cross(self, target: Target) -> None:
         """Raises `ToolDenied` for a server of another namespace that has not granted it."""
@@ -207,8 +210,6 @@ class McpTool:
         if call.deadline is not None:
             left = call.deadline - time.time()
             if left <= 0:
-                late = ToolTimeout(f"the deadline of the call of {call.tool!r} had passed before it began")
-                late.before_effect = True
-                raise late
+                raise ToolTimeout(f"the deadline of the call of {call.tool!r} had passed before it began")
             bounds.append(left)
         return min((bound for bound in bounds if bound), default=None)
