@@ -207,11 +207,15 @@ class JournalConformance:
         assert await journal.signals(["r1"]) == [second]
         assert await journal.signals([]) == []
 
+    @pytest.mark.parametrize("length", [0, 40_000], ids=["short", "long"])
     @pytest.mark.parametrize("recorded", [False, True])
-    async def test_of_two_decisions_about_a_call_one_is_taken(self, journal: Journal, recorded: bool) -> None:
+    async def test_of_two_decisions_about_a_call_one_is_taken(
+        self, journal: Journal, recorded: bool, length: int
+    ) -> None:
         """Also when the first one was taken up before the second one came: its signal is not there any more."""
         lease = await born(journal)
-        ran, happened = UnknownDecided("c1", "run", "ann"), UnknownDecided("c1", "happened", "bob")
+        ran = UnknownDecided("c1", "run", "ann", reason="x" * length)
+        happened = UnknownDecided("c1", "happened", "bob")
         known = (await journal.read("r1"))[-1].seq
         word = signal("r1", ran, 101.0, signal_id="about-c1")
         await journal.signal(word, after=known)

@@ -536,12 +536,29 @@ def _decisions_since(signal: Signal, after: int, *, waits: bool) -> Tx[list[byte
     """
     found: list[bytes] = []
     while read := (yield from rows("event_read", id=signal.run_id, after=after, count=EVENTS_AT_ONCE)):
-        found += [entry_of(row).data for row in read if row["type"] == signal.type]
+        for row in read:
+            if row["type"] == signal.type:
+                found.append((yield from _whole_event(signal.run_id, row)))
         after = read[-1]["seq"]
     if waits:
         listed = yield from rows("signal_list", run_ids=_array([signal.run_id]))
         found += [row["data"] for row in listed if row["id"] == signal.id]
     return found
+
+
+def _whole_event(run_id: str, row: Row) -> Tx[bytes]:
+    """Returns the event of a row with the texts that stand apart from it."""
+    if not row["blob"]:
+        return entry_of(row).data
+    content: dict[str, bytes] = {}
+    for name in names_in(row["blob"]):
+        if (repeat := repeat_of(name)) is None:
+            found = yield from one("blob_get", digest=name)
+            content[name] = b"" if found is None else found["data"]
+        else:
+            earlier = yield from one("event_read", id=run_id, after=repeat.seq - 1, count=1)
+            content[name] = b"" if earlier is None else repeat.text_in((yield from _whole_event(run_id, earlier)))
+    return joined(entry_of(row).data, row["blob"], content)
 
 
 def add_signal(signal: Signal) -> Tx[bool]:
