@@ -12,7 +12,7 @@ import pytest
 from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 
 from foliot import Agent, RunFailedError, Runtime, ScriptedModel, tool
-from foliot.errors import NotFound, UsageError
+from foliot.errors import InvalidInput, NotFound, UsageError
 from foliot.kernel.messages import ModelRequest
 from foliot.kernel.run.events import OutputAccepted, OutputRejected, RunFailed
 from foliot.runtime.output_types import OutputType
@@ -159,11 +159,26 @@ async def test_a_validator_that_does_not_end_refuses_the_answer_in_its_time() ->
         return value
 
     try:
-        checked = await OutputType("clerk", Annotated[str, AfterValidator(wait)], seconds=0.01).check("r1", '"a"', None)
+        slow = OutputType("clerk", Annotated[str, AfterValidator(wait)], seconds=0.01)
+        checked = await slow.check("r1", '"a"', None)
+        with pytest.raises(InvalidInput, match="did not end within"):
+            await slow.value_of("r1", '"a"')  # also where an answer is read that another process accepted
     finally:
         release.set()
 
     assert "its validators did not end within 0.01 seconds" in checked.problems[0]
+
+
+async def test_an_answer_is_read_later_beside_the_event_loop() -> None:
+    threads: list[int] = []
+
+    def note(value: str) -> str:
+        threads.append(threading.get_ident())
+        return value
+
+    output = OutputType("clerk", Annotated[str, AfterValidator(note)])
+    assert await output.value_of("r1", '"a"') == "a"
+    assert threads != [threading.get_ident()]
 
 
 async def test_a_run_is_cancelled_while_a_validator_works() -> None:

@@ -51,7 +51,7 @@ from foliot.runtime.assembly import Assembly
 from foliot.runtime.background import BackgroundRuns, taken
 from foliot.runtime.composition import RuntimeParts, compose
 from foliot.runtime.inputs import Inputs
-from foliot.runtime.results import RunFailedError, RunResult, Value, result_of
+from foliot.runtime.results import RunFailedError, RunResult, Value, result_of, typed_result
 from foliot.runtime.turns import SessionTurns
 from foliot.runtime.warm_state import WarmState
 from foliot.sessions.chat import Chat
@@ -925,7 +925,7 @@ class Inside:
             else:
                 state = await self.runs.drive(driver)
         # One that neither ended nor waits was released for the workers of its task.
-        result = result_of(state, "pending", self._assembly.output_type(state.spec))
+        result = await typed_result(state, "pending", self._assembly.output_type(state.spec))
         return self._checked(result) if check else result
 
     def _checked(self, result: RunResult) -> RunResult:

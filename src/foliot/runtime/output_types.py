@@ -84,17 +84,7 @@ class OutputType:
 
     async def check(self, run_id: str, text: str, seconds: float | None) -> CheckedOutput:
         """Hold an answer that fits the schema against the type, in at most so many seconds. An `OutputCheck`."""
-        within = self._seconds if seconds is None else min(seconds, self._seconds)
-        job = begin(self._validate, text)
-        try:
-            async with asyncio.timeout(within):
-                verdict: _Verdict = await job.future
-        except TimeoutError:
-            job.tell_to_end()
-            return CheckedOutput(problems=[f"{self.name}: its validators did not end within {within:g} seconds"])
-        except asyncio.CancelledError:
-            job.tell_to_end()
-            raise
+        verdict = await self._judge(text, self._seconds if seconds is None else min(seconds, self._seconds))
         if not verdict.problems:
             self._kept.pop(run_id, None)
             self._kept[run_id] = text, verdict.made
@@ -102,7 +92,7 @@ class OutputType:
                 del self._kept[next(iter(self._kept))]
         return CheckedOutput(verdict.value, verdict.problems)
 
-    def value_of(self, run_id: str, text: str) -> Any:
+    async def value_of(self, run_id: str, text: str) -> Any:
         """The value of an answer that was accepted, as Python knows it.
 
         Validators are asked once in the process that accepts it, and again where the answer is read later. Raises
@@ -111,7 +101,7 @@ class OutputType:
         answer, made = self._kept.pop(run_id, ("", None))
         if answer == text:
             return made
-        verdict = self._validate(text)
+        verdict = await self._judge(text, self._seconds)
         if verdict.problems:
             raise InvalidInput(
                 f"the answer of run {run_id} was accepted, but {self.name} refuses it now: "
@@ -119,6 +109,19 @@ class OutputType:
                 hint="its validators have changed since, or go by more than the answer; `foliot trace` shows it",
             )
         return verdict.made
+
+    async def _judge(self, text: str, within: float) -> _Verdict:
+        """Ask the validators on a thread: they are code of others, which may block, never end, or raise anything."""
+        job = begin(self._validate, text)
+        try:
+            async with asyncio.timeout(within):
+                return await job.future
+        except TimeoutError:
+            job.tell_to_end()
+            return _Verdict([f"{self.name}: its validators did not end within {within:g} seconds"])
+        except asyncio.CancelledError:
+            job.tell_to_end()
+            raise
 
     def _validate(self, text: str) -> _Verdict:
         from pydantic import ValidationError

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from foliot.engine.driver.journal import phase_of
 from foliot.errors import FoliotError
@@ -77,22 +78,16 @@ class RunResult(Struct, Generic[Value], frozen=True):
         return self
 
 
-def result_of(state: State, phase: Phase, output_type: OutputType | None = None) -> RunResult:
-    """The result of a run as its journal tells it; `phase` is the stored one of a run that neither ended nor waits.
-
-    Raises `InvalidInput` when `output_type` refuses by now what it accepted.
-    """
+def result_of(state: State, phase: Phase) -> RunResult:
+    """The result of a run as its journal tells it; `phase` is the stored one of a run that neither ended nor waits."""
     ended = state.ended
     if phase == "running" and state.waiting is not None and ended is None:
         phase = "waiting"  # the journal says so: its phase is written a moment later
-    value = ended.value if isinstance(ended, RunSucceeded) else None
-    if output_type is not None and isinstance(ended, RunSucceeded) and _is_answer(state):
-        value = output_type.value_of(state.run_id, ended.output)
     return RunResult(
         run_id=state.run_id,
         phase=_phase(state, phase),
         output=ended.output if isinstance(ended, RunSucceeded) else "",
-        value=value,
+        value=ended.value if isinstance(ended, RunSucceeded) else None,
         usage=state.spent.usage(),
         steps=state.spent.steps,
         error=ended.message or ended.reason if isinstance(ended, RunFailed | RunDeadLettered) else None,
@@ -100,6 +95,17 @@ def result_of(state: State, phase: Phase, output_type: OutputType | None = None)
         waiting=state.waiting if ended is None else None,
         messages=tuple(state.transcript),
     )
+
+
+async def typed_result(state: State, phase: Phase, output_type: OutputType | None) -> RunResult:
+    """The result of a run, with its answer as a value of the type.
+
+    Raises `InvalidInput` when the type refuses by now what it accepted.
+    """
+    result = result_of(state, phase)
+    if output_type is None or not isinstance(state.ended, RunSucceeded) or not _is_answer(state):
+        return result
+    return replace(result, value=await output_type.value_of(state.run_id, result.output))
 
 
 def _is_answer(state: State) -> bool:
