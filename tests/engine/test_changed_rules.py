@@ -217,3 +217,28 @@ async def test_rules_are_made_once_for_all_who_ask_after_a_change_and_beside_the
     assert made[0] != threading.main_thread().name
     assert all(each is found[0] for each in found)
     assert found[0] is not first
+
+
+class Together:
+    """A store whose revision is answered when so many have asked for it at once."""
+
+    def __init__(self, store: Counted, asked: int) -> None:
+        self._store = store
+        self._all_there = asyncio.Barrier(asked)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def revision(self) -> int:
+        await self._all_there.wait()
+        return await self._store.revision()
+
+
+async def test_those_who_ask_at_one_moment_ask_for_the_revision_together(store) -> None:
+    # One behind the other each would make a round trip of its own: on PostgreSQL that was two thirds of a step.
+    await store.write([permission("pay")])
+    rules = StoredRules(store, clock=time.time)
+    known = await rules.rules("default")
+    rules._store = Together(store, 50)  # pyright: ignore[reportPrivateUsage]
+    async with asyncio.timeout(60):
+        assert await asyncio.gather(*(rules.rules("default") for _ in range(50))) == [known] * 50

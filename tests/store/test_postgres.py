@@ -8,6 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from foliot.common.waits import Waits
 from foliot.dev.postgres import Postgres
 from foliot.errors import Conflict, FoliotError, InvalidInput, Unavailable, UsageError
 from foliot.store.open import open_database
@@ -78,13 +79,52 @@ async def _transactions(url: str) -> int:
         await client.close()
 
 
-async def test_a_write_right_after_the_last_one_ended_is_not_forgotten(
-    database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(postgres, "WRITERS", 1)
+async def test_a_write_right_after_the_last_one_ended_is_not_forgotten(database: PostgresDatabase) -> None:
     for n in range(50):
         await asyncio.wait_for(database.write(put, "a", str(n)), 60)
     assert await get(database, "a") == "49"
+
+
+async def test_what_comes_while_one_group_is_under_way_is_one_group(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "HELD_UP", 60.0)
+    database = await PostgresDatabase.open(postgres_url, Waits(lease=600))
+    await database.write(put, "theirs", "x")
+    before = await _transactions(postgres_url)
+    other = await asyncpg.connect(postgres_url)
+    transaction = other.transaction()
+    await transaction.start()
+    await other.execute("UPDATE setting SET value = 'theirs' WHERE name = 'theirs'")
+    writes = [database.write(put, "theirs", "ours")]
+    for n in range(40):
+        await asyncio.sleep(0)
+        writes.append(database.write(put, f"n{n}", "x"))
+    await transaction.commit()
+    await other.close()
+    await asyncio.gather(*writes)
+    assert await _transactions(postgres_url) - before == 1  # one for the row that waited, and one for all others
+    await database.close()
+
+
+async def test_a_row_that_another_process_has_locked_holds_up_no_other_write(postgres_url: str) -> None:
+    database = await PostgresDatabase.open(postgres_url, Waits(lease=600))  # nobody gives up meanwhile
+    await database.write(put, "theirs", "x")
+    other = await asyncpg.connect(postgres_url)
+    transaction = other.transaction()
+    await transaction.start()
+    await other.execute("UPDATE setting SET value = 'theirs' WHERE name = 'theirs'")
+    waits = database.write(put, "theirs", "ours")
+    while not await other.fetchval("SELECT COUNT(*) FROM pg_locks WHERE NOT granted"):
+        await asyncio.sleep(0.01)
+    for n in range(5):
+        await asyncio.wait_for(database.write(put, "mine", str(n)), 60)
+    assert not waits.done()
+    await transaction.commit()
+    await other.close()
+    await asyncio.wait_for(waits, 60)
+    assert (await get(database, "theirs"), await get(database, "mine")) == ("ours", "4")
+    await database.close()
 
 
 async def test_a_broken_rule_of_the_schema_is_a_conflict_that_the_body_may_translate(

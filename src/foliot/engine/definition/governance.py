@@ -113,6 +113,10 @@ class StoredRules:
 
     async def rules(self, namespace: str) -> Rules:
         """Looks at what has changed in the store, if anything has. Whatever this raises, the call is refused."""
+        # Asked outside of the lock: those who ask at one moment share one look at the store.
+        revision = await self._store.revision()
+        if (known := self._known.get(namespace)) is not None and known.revision == revision:
+            return known.rules
         # Of many runs that ask after a change, the first makes the rules for all of them.
         async with self._turns.setdefault(namespace, asyncio.Lock()):
             return await self._current(namespace)

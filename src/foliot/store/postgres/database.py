@@ -100,7 +100,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 POOL = 10
-WRITERS = 4
+# One writer stores what has gathered while it stored the group before. Others help when it is held up: by a row that
+# another process has locked, or by a slow disk.
+WRITERS: Final = 4
+HELD_UP: Final = 0.05
 # So many of the others may be held by reads that can become long: the rest is for small ones, whatever people list.
 LONG_READS = 3
 LARGEST_BATCH = 64
@@ -146,7 +149,8 @@ class PostgresDatabase:
         self._pending: deque[_Job] = deque()
         self._under_way: list[list[_Job]] = []
         self._sweep: asyncio.TimerHandle | None = None
-        self._writers: set[asyncio.Task[None]] = set()
+        self._writers: dict[asyncio.Task[None], float] = {}  # when each began its group
+        self._helper: asyncio.TimerHandle | None = None
         self._board = Noticeboard(self._listener, self._send, waits)
         self._signal = ChangeSignal(self._board)
         self._closed = False
@@ -221,9 +225,23 @@ class PostgresDatabase:
         self._pending.append(_Job(future, body, args, kwargs, loop.time() + self._waits.answer, passed_by))
         if self._sweep is None:
             self._sweep = loop.call_later(self._waits.answer / 8, self._expire)
-        if len(self._writers) < WRITERS:
-            self._writers.add(asyncio.create_task(self._drain()))
+        self._add_writer()
         return future
+
+    def _add_writer(self) -> None:
+        """Starts a writer when there is none, or when all of them are held up; looks again while they are not."""
+        if not self._pending or len(self._writers) >= WRITERS:
+            return
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if all(now - began >= HELD_UP for began in self._writers.values()):
+            self._writers[loop.create_task(self._drain())] = now
+        elif self._helper is None:
+            self._helper = loop.call_later(HELD_UP, self._look_again)
+
+    def _look_again(self) -> None:
+        self._helper = None
+        self._add_writer()
 
     async def _measure_clock(self) -> None:
         async with self._connections.hold() as connection:
@@ -277,6 +295,8 @@ class PostgresDatabase:
         if waited := [job.future for job in chain(*self._under_way, self._pending) if not job.future.done()]:
             await asyncio.wait(waited, timeout=self._waits.leave)
         self._expire(all_of_them=True)
+        if self._helper is not None:
+            self._helper.cancel()
         await stop_tasks(*self._writers)
         self._signal.wake()
         await self._board.close()
@@ -296,13 +316,15 @@ class PostgresDatabase:
         this = asyncio.current_task()
         assert this is not None  # started as a task by `write`
         try:
-            await self._drain_all()
+            await self._drain_all(this)
         finally:
             # In the same step that found nothing waiting: a write that comes later sees that it must start a writer.
-            self._writers.discard(this)
+            del self._writers[this]
 
-    async def _drain_all(self) -> None:
+    async def _drain_all(self, this: asyncio.Task[None]) -> None:
+        now = asyncio.get_running_loop().time
         while self._pending:
+            self._writers[this] = now()
             batch = self._next_batch()
             self._under_way.append(batch)
             try:
