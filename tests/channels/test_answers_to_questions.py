@@ -45,12 +45,13 @@ class Talk:
     async def say(self, text: str | Message, **more: Any) -> Any:
         return await self.runtime.inside.sessions.say(self.id, text, identity=more.pop("identity", ANN), **more)
 
-    async def asks(self) -> str:
-        """Waits until the turn at work asks something; its run."""
+    async def asks(self, count: int = 1) -> str:
+        """Waits until the turn at work, or a run below it, asks so many things; the run of the turn."""
         async with asyncio.timeout(60):
             while True:
                 session = await self.runtime.inside.sessions.store.get(self.id)
-                if session.turn and await self.runtime.inside.questions.open(run=session.turn):
+                asked = await self.runtime.inside.questions.open("default")
+                if session.turn and len(asked) >= count:
                     return session.turn
                 await asyncio.wait({asyncio.ensure_future(self.runtime.inside.next_change()())}, timeout=0.1)
 
@@ -62,10 +63,13 @@ class Talk:
 
 
 @asynccontextmanager
-async def talk(store_url: str, home: Path, *steps: Any) -> AsyncIterator[Talk]:
+async def talk(store_url: str, home: Path, *steps: Any, agents: Sequence[Agent] = ()) -> AsyncIterator[Talk]:
     model = ScriptedModel([*steps, *[{"say": "Done."}] * 9])
     async with opened(store_url, home, {}) as runtime:
-        runtime.inside.know(Agent("helper", model=model, tools=["ask_user"]))
+        for each in agents:
+            runtime.inside.know(each)
+        names = [f"agent:{each.name}" for each in agents]
+        runtime.inside.know(Agent("helper", model=model, tools=["ask_user", *names]))
         session = await runtime.inside.sessions.resolve(place(), identity=ANN)
         yield Talk(runtime, session)
 
@@ -101,9 +105,47 @@ async def test_of_several_questions_the_message_says_which(store_url: str, tmp_p
         await it.asks()
         with pytest.raises(Conflict, match=r"1: Which city\?\n2: Which day\?"):
             await it.say("Turin")
+        for part_of_an_answer in ("2 persons, Turin", "2:30", "2.5 days"):
+            with pytest.raises(Conflict, match="nothing was answered"):
+                await it.say(part_of_an_answer)
         assert (await it.say("2: on Friday")).answered
-        assert (await it.say("Turin, not Rome")).answered  # one is left
-        assert await it.told() == ["Turin, not Rome", "on Friday"]
+        assert (await it.say("2 persons, Turin")).answered  # one is left
+        assert await it.told() == ["2 persons, Turin", "on Friday"]
+
+
+def helped(*runs: Sequence[dict[str, Any]]) -> tuple[list[Agent], dict[str, Any]]:
+    """Agents that ask, one for each run, and the step that calls all of them."""
+    agents = [
+        Agent(f"inner{n}", model=ScriptedModel([asking(*asks), {"say": "{last_result}"}]), tools=["ask_user"])
+        for n, asks in enumerate(runs)
+    ]
+    return agents, {"call": [{f"agent:{each.name}": {"input": "go"}} for each in agents]}
+
+
+async def test_the_next_message_answers_what_a_run_below_the_turn_asks(store_url: str, tmp_path: Path) -> None:
+    agents, step = helped([CITY])
+    async with talk(store_url, tmp_path, step, agents=agents) as it:
+        await it.say("Book a flight")
+        run = await it.asks()
+        said = await it.say("Turin")
+        assert (said.outcome, said.run_id, bool(said.answered)) == ("direct", run, True)
+        assert await it.told() == ["Turin"]
+
+
+async def test_questions_of_several_runs_have_codes_that_stay(store_url: str, tmp_path: Path) -> None:
+    # A number would mean another question as soon as one of the runs has its answer.
+    agents, step = helped([CITY], [DAY], [{"question": "How many?"}])
+    async with talk(store_url, tmp_path, step, agents=agents) as it:
+        await it.say("Book a flight")
+        await it.asks(3)
+        with pytest.raises(Conflict) as refused:
+            await it.say("1: Turin")
+        codes = {line.partition(": ")[2]: line[:4] for line in refused.value.message.splitlines()[1:]}
+        assert [*codes] == ["Which city?", "Which day?", "How many?"]
+        assert (await it.say(f"{codes['Which city?']}: Turin")).answered
+        assert (await it.say(f"{codes['How many?'].lower()}: 2 persons")).answered
+        assert (await it.say("on Friday")).answered  # one is left
+        assert await it.told() == ["Turin", "on Friday", "2 persons"]
 
 
 async def test_an_answer_that_is_no_choice_and_a_file_are_refused_in_words(store_url: str, tmp_path: Path) -> None:
@@ -175,11 +217,10 @@ async def test_an_answer_is_heard_when_its_process_dies_before_it_wakes_the_turn
         await it.say("Book a flight")
         run = await it.asks()
         inside = it.runtime.inside
-        found = await inside.questions.prepare(run, "Turin", by="ann")
+        found = await inside.questions.prepare(run, "default", "Turin", by="ann")
         assert found is not None
-        new = NewInput(
-            "k", "followup", user_message("Turin"), "d", answer=InputAnswer(found.signal, found.seq, found.body)
-        )
+        answer = InputAnswer(run, found.signal, found.seq, found.body)
+        new = NewInput("k", "followup", user_message("Turin"), "d", answer=answer)
         await inside.sessions.store.say(it.id, new, now=inside.clock())  # and nobody is woken
         with pytest.raises(QuestionClosed):
             await inside.sessions.store.say(it.id, replace(new, id="other"), now=inside.clock())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,9 @@ class Office:
 
 
 @asynccontextmanager
-async def office(store: str, home: Path, *steps: Any, four_eyes: bool = False, **spec: Any) -> AsyncIterator[Office]:
+async def office(
+    store: str, home: Path, *steps: Any, four_eyes: bool = False, inner: Sequence[Any] = (), **spec: Any
+) -> AsyncIterator[Office]:
     paid: list[Any] = []
 
     @tool(effect="once")
@@ -71,7 +73,8 @@ async def office(store: str, home: Path, *steps: Any, four_eyes: bool = False, *
 
     async with TelegramServer((42, 43, 44, -100)) as telegram, opened(store, home, {}) as runtime:
         model = ScriptedModel([*steps, *[{"say": "Done."}] * 20])
-        runtime.inside.know(Agent("helper", model=model, tools=[pay, "ask_user"]))
+        runtime.inside.know(Agent("inner", model=ScriptedModel([*inner, "Done."]), tools=[pay, "ask_user"]))
+        runtime.inside.know(Agent("helper", model=model, tools=[pay, "ask_user", "agent:inner"]))
         rules = [{"operation_class": "*", "verdict": "approval_required"}]
         await declare(
             runtime, "ToolPermission", "ask", {"tool_ref": "pay", "operation_rules": rules, "four_eyes": four_eyes}
@@ -102,6 +105,19 @@ async def test_a_question_is_shown_on_the_channel_and_the_next_message_answers_i
         (refused,) = await it.write("Paris", 42)
         assert "not one of the choices" in refused
         assert await it.write("2", 42) == ["Done."]
+
+
+async def test_what_a_run_below_the_turn_asks_is_shown_and_decided_too(store_url: str, tmp_path: Path) -> None:
+    ask = {"call": {"ask_user": {"question": "Which city?"}}}
+    below = {"call": {"agent:inner": {"input": "go"}}}
+    async with office(store_url, tmp_path, below, inner=[ask, paying(), {"say": "inner: {last_result}"}]) as it:
+        await it.join("ann", 42, "operator", "approver")
+        assert await it.write("Book a flight", 42) == ["Your next message is the answer.\nWhich city?"]
+        (shown,) = await it.write("Turin", 42)
+        assert it.paid == []
+        assert "agent inner" in shown
+        assert await it.write(f"approve {code_in(shown)}", 42, more=2) == ["Approved: pay", "Done."]
+        assert it.paid == [(500, "shop")]
 
 
 async def test_several_questions_have_numbers(store_url: str, tmp_path: Path) -> None:

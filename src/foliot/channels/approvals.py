@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, Literal, cast
 
 from foliot.channels.base import DeclaredChannel
-from foliot.engine.approval.notices import approval_code, notice_key, open_approvals
+from foliot.engine.approval.notices import approval_code, approval_codes, notice_key, open_approvals
 from foliot.engine.audit.entry import act_entry
 from foliot.kernel.routing import Address
 from foliot.kernel.run.events import ApprovalRequested
@@ -75,7 +75,9 @@ class ApprovalDesk:
         journal, after = self._inside.runs.journal, 0
         while page := await journal.asking(namespaces=(namespace,), after=after, limit=AT_ONCE):
             after = page[-1][0].key
-            for info, _ in page:
+            for info, entries in page:
+                if code not in approval_codes(entries):
+                    continue
                 _, state = await self._inside.runs.load(info.id)
                 asked = next((each for _, each in open_approvals(state) if approval_code(each) == code), None)
                 if asked is not None and state.waiting is not None:

@@ -26,6 +26,7 @@ from foliot.kernel.messages import Message
 from foliot.kernel.run.state import State
 from foliot.sessions.base import NewTurn, TurnOptions, TurnRuns
 from foliot.sessions.turns import (
+    HelperSettlement,
     TurnSettlement,
     identity_of,
     input_of,
@@ -74,9 +75,11 @@ class TurnKeeper:
         self._swept = 0
         self._closed = False
 
-    def settlement(self, state: State) -> TurnSettlement:
-        """Returns what the end of a run that is a turn brings about; for `Runs.turn_settlement`."""
+    def settlement(self, state: State) -> TurnSettlement | HelperSettlement:
+        """Returns what the end or the wait of a turn, or of a run below one, brings about."""
         assert state.created is not None, "only a run that was created is driven"
+        if not state.created.session:
+            return HelperSettlement(state.created.root, clock=self._clock, masker=self._masker)
         return TurnSettlement(state.created.session, self.look, clock=self._clock, masker=self._masker)
 
     def look(self, id: str) -> None:

@@ -376,11 +376,12 @@ class SessionService:
             # Nothing is stored for words that are refused.
             for asset, content in unsaved:
                 await self.assets.add(session.id, asset, content)
-        outcome = await self._store_input(session, new, identity, agent, in_transaction)
+        outcome, asker = await self._store_input(session, new, identity, agent, in_transaction)
         if outcome.act == "start":
             return replace(outcome, problem=await self.keeper.begin_next(id, told=True))
         if outcome.act == "wake" or (outcome.run_id and not outcome.again):
-            await self._turns.wake(outcome.run_id)  # also one that only has to be taken up: its process may be gone
+            # Also one that only has to be taken up: its process may be gone.
+            await self._turns.wake(asker or outcome.run_id)
         return outcome
 
     async def _store_input(
@@ -390,10 +391,11 @@ class SessionService:
         identity: Identity | None,
         agent: AgentObject | None,
         in_transaction: TransactionBody | None,
-    ) -> Said:
+    ) -> tuple[Said, str]:
         """Stores what is said: as the answer to what the turn at work asks, if it asks something, else as an input.
 
-        An interrupt is never an answer. Raises as `say`.
+        Returns what became of it, and the run whose question it answers. An interrupt is never an answer. Raises as
+        `say`.
         """
         for _ in range(TRIES):
             try:
@@ -402,7 +404,9 @@ class SessionService:
                 if await self.store.check(session, new, now=self._clock(), agent=agent):
                     raise
                 answer = None  # it was said before, and was the answer then
-            meant = new if answer is None else replace(new, answer=InputAnswer(answer.signal, answer.seq, answer.body))
+            meant = new
+            if answer is not None:
+                meant = replace(new, answer=InputAnswer(session.turn, answer.signal, answer.seq, answer.body))
             try:
                 said = await self.store.say(
                     session.id, meant, now=self._clock(), agent=agent, in_transaction=in_transaction
@@ -412,16 +416,16 @@ class SessionService:
                 continue
             if answer is not None and not said.again:
                 answer.record.tell()
-                return replace(said, answered=answer.call)
-            return said
+                return replace(said, answered=answer.call), answer.signal.run_id
+            return said, ""
         raise Conflict(f"session {session.id} changes too often", hint="try again", retryable=True)
 
     async def _answer(self, session: Session, new: NewInput, identity: Identity | None) -> PreparedAnswer | None:
         if not session.turn or new.mode == "interrupt":
             return None
-        user = session.place.user
+        place = session.place
         text = new.message.text
-        found = await self._questions.prepare(session.turn, text, by=user, actor=new.by)
+        found = await self._questions.prepare(session.turn, place.namespace, text, by=place.user, actor=new.by)
         if found is not None and any(isinstance(part, Media) for part in new.message.parts):
             raise InvalidInput("a question is open, and its answer is text: no file was taken")
         return found

@@ -191,20 +191,43 @@ class TurnSettlement:
         """Returns what the end of the turn does to its session, and whom a turn that waits for somebody tells."""
         self._ended = state.ended is not None
         if not self._ended:
-            return self._tell_of_wait(state)
+            return wait_notice(state.run_id, state, self._masker, now=self._clock())
         finished = isinstance(state.ended, RunSucceeded)
         texts = texts_of(state)
         return end_turn(self._session, state.run_id, state.taken, now=self._clock(), texts=texts, finished=finished)
-
-    def _tell_of_wait(self, state: State) -> TransactionBody | None:
-        waiting = state.waiting
-        if waiting is None or (words := WAITS.get(waiting.reason)) is None:
-            return None  # it goes on by itself
-        asks = describe_asks(state, self._masker) if waiting.reason in ("approval", "input") else ""
-        text = "\n\n".join(part for part in (words, asks) if part)
-        return tell_of_wait(self._session, state.run_id, notice_key(state), text, now=self._clock()) if text else None
 
     async def settled(self) -> None:
         """Has the next turn begin, if something waits."""
         if self._ended:
             self._over(self._session)
+
+
+class HelperSettlement:
+    """A run below a turn: when it waits for somebody, the people who wait for the turn are told."""
+
+    def __init__(self, turn: str, *, clock: Clock, masker: Masker | None = None) -> None:
+        self._turn = turn
+        self._clock = clock
+        self._masker = masker
+
+    def instead(self, state: State, terminal: Terminal) -> RunRetried | None:
+        """Returns None: the run that asked for it decides what comes of a failure."""
+        return None
+
+    def settle(self, state: State) -> TransactionBody | None:
+        """Returns what tells people of the wait of a run that has not ended."""
+        ended = state.ended is not None
+        return None if ended else wait_notice(self._turn, state, self._masker, now=self._clock())
+
+    async def settled(self) -> None:
+        """Does nothing: the turn that the run works for is looked after by itself."""
+
+
+def wait_notice(turn: str, state: State, masker: Masker | None, *, now: float) -> TransactionBody | None:
+    """Returns what tells the people of a turn what a run waits for; None for what goes on by itself."""
+    waiting = state.waiting
+    if waiting is None or (words := WAITS.get(waiting.reason)) is None:
+        return None
+    asks = describe_asks(state, masker) if waiting.reason in ("approval", "input") else ""
+    text = "\n\n".join(part for part in (words, asks) if part)
+    return tell_of_wait(turn, state.spec.namespace, notice_key(state), text, now=now) if text else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, Final, cast
 
@@ -17,8 +18,10 @@ from foliot.engine.approval.documents import CUT, shown
 from foliot.engine.approval.questions import list_questions, number_questions
 from foliot.kernel.arguments import parse_object
 from foliot.kernel.routing import bounded_key
+from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import ApprovalRequested
 from foliot.kernel.run.state import Call, State
+from foliot.store.journal.base import Entry
 from foliot.tools.secrets.masking import MASK, Masker
 
 # More than this could push what stands above it off the screen of a telephone.
@@ -33,6 +36,12 @@ def approval_code(asked: ApprovalRequested) -> str:
     named = sha256(f"{asked.approval_id}\0{asked.digest}".encode()).digest()
     code = base64.b32encode(named).decode()[:8]
     return f"{code[:4]}-{code[4:]}"
+
+
+def approval_codes(entries: Sequence[Entry]) -> set[str]:
+    """Returns the codes of all approvals that events ask for, decided or not."""
+    events = (decode(each.data) for each in entries if each.type == "approval.requested")
+    return {approval_code(each) for each in events if isinstance(each, ApprovalRequested)}
 
 
 def read_order(text: str) -> tuple[str, str] | None:
@@ -61,7 +70,7 @@ def describe_asks(state: State, masker: Masker | None) -> str:
     """Describes everything that a run asks people: its questions, and its approvals with their codes."""
     parts = [_approval(state, call, asked, masker) for call, asked in open_approvals(state)]
     if questions := number_questions(state):
-        which = " Begin the answer with the number of its question." if len(questions) > 1 else ""
+        which = " Begin the answer with what stands before its question." if len(questions) > 1 else ""
         parts.append(f"Your next message is the answer.{which}\n{list_questions(questions)}")
     return "\n\n".join(parts)
 

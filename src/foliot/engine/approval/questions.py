@@ -7,6 +7,7 @@ one, and whoever gave the other is told. It waits in the store until somebody ta
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
@@ -18,16 +19,18 @@ from foliot.common.cursors import read_key, write_cursor
 from foliot.common.pages import Part, read_all
 from foliot.common.text import one_line, visible
 from foliot.engine.approval.records import DecisionLog, DecisionRecord, call_document
+from foliot.engine.driver.doubts import family
 from foliot.engine.driver.journal import load_run, signal
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.messages import Media
 from foliot.kernel.run.codec import decode
-from foliot.kernel.run.events import QuestionAnswered, QuestionAsked, RunWaiting
+from foliot.kernel.run.events import ApprovalRequested, QuestionAnswered, QuestionAsked, RunWaiting
 from foliot.kernel.run.state import State
 from foliot.store.journal.base import TERMINAL, DecidedBefore, Entry, Journal, RunInfo, Signal, TransactionBody
 from foliot.tools.secrets.masking import Masker
 
-_NUMBERED: Final = re.compile(r"\s*#?([0-9]{1,3})(?:\s*[:.)]\s*|\s+)(.*\S)\s*", re.DOTALL)
+# `2: on Friday`. A number without a mark and a blank behind it is part of an answer, such as `2 persons` and `2:30`.
+_LABELLED: Final = re.compile(r"\s*#?([0-9]{1,3}|[A-Z2-7]{4})\s*[:.)]\s+(.*\S)\s*", re.DOTALL | re.IGNORECASE)
 LONGEST_ANSWER: Final = 100_000
 LONGEST_RESULT: Final = 1_000_000
 AT_ONCE: Final = 500
@@ -58,37 +61,56 @@ def questions_of(state: State) -> list[OpenQuestion]:
     ]
 
 
-def number_questions(state: State) -> dict[int, OpenQuestion]:
-    """Returns the open questions of a run to people by number: that of all its step has asked, answered or not."""
+def number_questions(state: State) -> dict[str, OpenQuestion]:
+    """Returns the open questions of a run to people by number.
+
+    The questions of a step keep their numbers when some of them are answered.
+    """
     put = [call for call in state.calls if call.question is not None and not call.question.client]
     asked = {each.call_id: each for each in questions_of(state)}
-    return {number: asked[call.id] for number, call in enumerate(put, 1) if call.id in asked}
+    return {str(number): asked[call.id] for number, call in enumerate(put, 1) if call.id in asked}
 
 
-def list_questions(asked: Mapping[int, OpenQuestion]) -> str:
-    """Shows questions with their choices, and with their numbers where there are several."""
+def label_questions(states: Sequence[State]) -> dict[str, OpenQuestion]:
+    """Returns the open questions of several runs by label: by number when one run asks, by a code when several do.
+
+    A number would belong to another question as soon as one of the runs goes on; a code never does.
+    """
+    if len(states) == 1:
+        return number_questions(states[0])
+    asked = [each for state in states for each in number_questions(state).values()]
+    return {_code(each): each for each in asked}
+
+
+def _code(asked: OpenQuestion) -> str:
+    named = sha256(f"{asked.run_id}\0{asked.call_id}".encode()).digest()
+    return base64.b32encode(named).decode()[:4]
+
+
+def list_questions(asked: Mapping[str, OpenQuestion]) -> str:
+    """Shows questions with their choices, and with their labels where there are several."""
     shown: list[str] = []
-    for number, each in asked.items():
-        head = f"{number}: " if len(asked) > 1 else ""
+    for label, each in asked.items():
+        head = f"{label}: " if len(asked) > 1 else ""
         choices = (f"  {place}  {one_line(choice)}" for place, choice in enumerate(each.choices, 1))
         shown.append("\n".join((head + visible(each.question), *choices)))
     return "\n".join(shown)
 
 
-def match_answer(asked: Mapping[int, OpenQuestion], text: str) -> tuple[OpenQuestion, str]:
-    """The question that a text answers, and the answer: of several it begins with the number of one.
+def match_answer(asked: Mapping[str, OpenQuestion], text: str) -> tuple[OpenQuestion, str]:
+    """Returns the question that a text answers, and the answer. Of several questions it begins with the label of one.
 
     Raises `Conflict` with all of them when it names none.
     """
     if len(asked) == 1:
         return next(iter(asked.values())), text
-    found = _NUMBERED.match(text)
-    if found is None or int(found[1]) not in asked:
+    found = _LABELLED.match(text)
+    if found is None or (label := found[1].upper().lstrip("0")) not in asked:
         raise Conflict(
             f"several questions are open, and nothing was answered:\n{list_questions(asked)}",
-            hint=f"begin the answer with the number of its question, such as `{next(iter(asked))}: …`",
+            hint=f"begin the answer with what stands before its question, such as `{next(iter(asked))}: …`",
         )
-    return asked[int(found[1])], found[2]
+    return asked[label], found[2]
 
 
 def _questions_in(info: RunInfo, entries: Sequence[Entry]) -> list[OpenQuestion]:
@@ -106,6 +128,8 @@ def _questions_in(info: RunInfo, entries: Sequence[Entry]) -> list[OpenQuestion]
                 asked.pop(call_id, None)
             case RunWaiting():
                 since = entry.at
+            case ApprovalRequested():
+                continue
             case _:
                 asked.clear()  # the calls of the step before have their results
     return [_question(info.id, info.namespace, info.agent, each, since) for each in asked.values()]
@@ -263,29 +287,31 @@ class Questions:
         record.tell()
         return message
 
-    async def prepare(self, run_id: str, text: str, *, by: str, actor: str = "") -> PreparedAnswer | None:
-        """Returns what a text answers that somebody says to a run; None when it asks nothing that is still open.
+    async def prepare(
+        self, run_id: str, namespace: str, text: str, *, by: str, actor: str = ""
+    ) -> PreparedAnswer | None:
+        """Returns what a text answers that somebody says to a run of a namespace, or None when nothing is open.
 
-        Raises as `match_answer` and `check_answer`.
+        The question may be that of a run below it. Raises as `match_answer` and `check_answer`.
         """
-        info, state = await load_run(self._journal, run_id)
-        if info.phase != "waiting":
+        asking = await self._journal.asking_below(run_id, family(namespace, run_id).name)
+        runs = [info.id for info, entries in asking if any(not each.client for each in _questions_in(info, entries))]
+        if not runs:
             return None
-        left = {each.id for each in await self._journal.signals([run_id])}
-        asked = {
-            number: each
-            for number, each in number_questions(state).items()
-            if answer_id(run_id, each.call_id) not in left
-        }
+        states = {id: (await load_run(self._journal, id))[1] for id in runs}
+        left = {each.id for each in await self._journal.signals(runs)}
+        labelled = label_questions([*states.values()])
+        asked = {label: each for label, each in labelled.items() if answer_id(each.run_id, each.call_id) not in left}
         if not asked:
             return None
         meant, answer = match_answer(asked, text)
         said = check_answer(meant, answer)
         said = self.masker.mask(said) if self.masker is not None and not meant.choices else said
+        state = states[meant.run_id]
         call = state.call(meant.call_id)
         assert call is not None, "what is asked belongs to a call"
-        now, id = self._clock(), answer_id(run_id, meant.call_id)
-        message = signal(run_id, QuestionAnswered(meant.call_id, said, by), now, signal_id=id)
+        now, id = self._clock(), answer_id(meant.run_id, meant.call_id)
+        message = signal(meant.run_id, QuestionAnswered(meant.call_id, said, by), now, signal_id=id)
         record = self._log.new("answered", by, now, actor=actor)
         return PreparedAnswer(
             message, meant.call_id, state.seq, record, record.body_for(call_document(state, call, id))

@@ -560,10 +560,12 @@ class Runs:
         settlement: Settlement | None = None,
     ) -> Driver:
         tools = tools or self.tools
-        if settlement is None and state.created is not None and state.created.session:
-            if self.turn_settlement is None:
+        created = state.created
+        if settlement is None and created is not None and (created.session or (created.root and not created.task)):
+            if self.turn_settlement is not None:
+                settlement = self.turn_settlement(state)
+            elif created.session:
                 raise UsageError(f"run {lease.run_id} is a turn of a session, and nothing here knows of sessions")
-            settlement = self.turn_settlement(state)
         fetch = None
         if self.turn_files is not None and state.created is not None and state.created.session:
             fetch = self.turn_files(state)

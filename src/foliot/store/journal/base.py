@@ -215,7 +215,7 @@ class Renewal(NamedTuple):
     passed_by: Set[str] = frozenset()
 
 
-ASKING: Final = ("step.started", "question.asked", "question.answered", "run.waiting")
+ASKING: Final = ("step.started", "question.asked", "question.answered", "approval.requested", "run.waiting")
 """The types of the events that say what a run asks people."""
 
 
@@ -346,6 +346,10 @@ class Journal(Protocol):
 
         Each with those of its events that say what it asks (`ASKING`). They are not held against its chain.
         """
+        ...
+
+    async def asking_below(self, run_id: str, root: str) -> list[tuple[RunInfo, list[Entry]]]:
+        """As `asking`, of a run and of those that belong to it, which have `root` as `NewRun.root` names it."""
         ...
 
     async def signal(

@@ -231,7 +231,14 @@ class SqlJournal:
     async def asking(
         self, *, namespaces: Sequence[str] = (), after: int = 0, limit: int
     ) -> list[tuple[RunInfo, list[Entry]]]:
-        found = await self._db.read("run_asking", namespaces=_array(namespaces), after=after, count=limit)
+        return await self._with_asked(
+            await self._db.read("run_asking", namespaces=_array(namespaces), after=after, count=limit)
+        )
+
+    async def asking_below(self, run_id: str, root: str) -> list[tuple[RunInfo, list[Entry]]]:
+        return await self._with_asked(await self._db.read("run_asking_below", id=run_id, root=root))
+
+    async def _with_asked(self, found: Sequence[Row]) -> list[tuple[RunInfo, list[Entry]]]:
         asking: dict[int, tuple[RunInfo, list[Entry]]] = {row["key"]: (_info(row), []) for row in found}
         if asking:
             for row in await self._db.read("event_asked", keys=_array([str(key) for key in asking])):

@@ -241,12 +241,12 @@ class MemoryJournal:
         chosen = [
             run
             for run in self._runs.values()
-            if run.info.phase == "waiting"
-            and run.info.key > after
-            and run.info.summary.get("waiting", {}).get("reason") in ("input", "approval")
-            and (not namespaces or run.info.namespace in namespaces)
+            if run.info.key > after and (not namespaces or run.info.namespace in namespaces)
         ]
-        return [(run.info, [each for each in run.entries if each.type in ASKING]) for run in chosen[:limit]]
+        return _asking(chosen)[:limit]
+
+    async def asking_below(self, run_id: str, root: str) -> list[tuple[RunInfo, list[Entry]]]:
+        return _asking([run for run in self._runs.values() if run.info.id == run_id or run.root == root])
 
     async def signal(
         self, signal: Signal, *, after: int | None = None, in_transaction: TransactionBody | None = None
@@ -330,6 +330,14 @@ class MemoryJournal:
             return self._runs[run_id]
         except KeyError:
             raise NotFound(f"there is no run {run_id!r}") from None
+
+
+def _asking(runs: Sequence[_Run]) -> list[tuple[RunInfo, list[Entry]]]:
+    return [
+        (run.info, [each for each in run.entries if each.type in ASKING])
+        for run in runs
+        if run.info.phase == "waiting" and run.info.summary.get("waiting", {}).get("reason") in ("input", "approval")
+    ]
 
 
 def _lease(info: RunInfo) -> Lease:

@@ -252,6 +252,17 @@ SELECT key, id, namespace, agent, phase,
    AND (:namespaces = '[]' OR namespace IN (SELECT value FROM json_each(:namespaces) AS wanted))
  ORDER BY +key LIMIT :count;
 
+-- name: run_asking_below
+-- The same of one run and of those that belong to it.
+SELECT key, id, namespace, agent, phase,
+       COALESCE((SELECT pinned.spec FROM run_pin AS pinned WHERE pinned.key = run.pin), spec) AS spec,
+       epoch, worker, lease_until, created_at, updated_at,
+       parent, parent_seq, labels, summary
+  FROM run
+ WHERE (id = :id OR root = :root) AND phase = 'waiting'
+   AND (summary LIKE '%"reason"_"input"%' OR summary LIKE '%"reason"_"approval"%')
+ ORDER BY key;
+
 -- name: event_asked
 -- reads: many
 -- What runs (a JSON array of keys) have asked and were answered, and what says in which step they are and since when
@@ -259,7 +270,7 @@ SELECT key, id, namespace, agent, phase,
 SELECT e.run AS run, e.seq AS seq, e.at AS at, e.type AS type, e.data AS data, e.blob AS blob, e.link AS link
   FROM event AS e
  WHERE e.run IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted)
-   AND e.type IN ('step.started', 'question.asked', 'question.answered', 'run.waiting')
+   AND e.type IN ('step.started', 'question.asked', 'question.answered', 'approval.requested', 'run.waiting')
  ORDER BY e.run, e.seq;
 
 -- name: event_add

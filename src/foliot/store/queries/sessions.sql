@@ -148,6 +148,10 @@ UPDATE session_turn SET ended_at = :at WHERE run_id = :run_id;
 -- name: session_turn_of_run
 SELECT key, session, number, run_id, parent, began_at, ended_at FROM session_turn WHERE run_id = :run_id;
 
+-- name: session_of_turn
+SELECT session.namespace AS namespace
+  FROM session_turn JOIN session ON session.key = session_turn.session WHERE session_turn.run_id = :run_id;
+
 -- name: session_turn_get
 SELECT key, session, number, run_id, parent, began_at, ended_at FROM session_turn
  WHERE session = :session AND number = :number;

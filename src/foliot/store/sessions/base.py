@@ -122,11 +122,12 @@ class QuestionClosed(Conflict):
 
 
 class InputAnswer(Struct, frozen=True):
-    """The answer that an input is to a question of the turn at work, which has `seq` events while it is open.
+    """The answer that an input is to a question of the `turn` at work, or of a run below it.
 
-    What `record` writes is stored with it.
+    The run that asks has `seq` events while the question is open. What `record` writes is stored with the answer.
     """
 
+    turn: str
     signal: Signal
     seq: int
     record: TransactionBody | None = None

@@ -383,13 +383,16 @@ def end_turn(
     return LockingBody(locks, then)
 
 
-def tell_of_wait(session_id: str, run_id: str, key: str, text: str, *, now: float) -> TransactionBody:
-    """Returns what is stored when a turn has to wait for somebody: a notice for whoever is to get its answer."""
+def tell_of_wait(turn: str, namespace: str, key: str, text: str, *, now: float) -> TransactionBody:
+    """Returns what is stored when a turn, or a run below it, waits for somebody: a notice for who gets its answer.
+
+    A run of another `namespace` than the session's tells nobody: what it asks is decided there.
+    """
 
     def body() -> Tx[None]:
-        there = yield from one("session_get", id=session_id)
-        if there is not None:
-            yield from deliver_notice(run_id, key, there["namespace"], text, now)
+        there = yield from one("session_of_turn", run_id=turn)
+        if there is not None and there["namespace"] == namespace:
+            yield from deliver_notice(turn, key, namespace, text, now)
 
     return body
 
@@ -564,13 +567,13 @@ def _answer(
     """Stores an input that answers a question of the turn at work. Raises `QuestionClosed` when it no longer does."""
     if session.archived_at is not None:
         raise _archived(session.id)
-    if session.turn != answer.signal.run_id:
+    if session.turn != answer.turn:
         raise QuestionClosed(f"the turn of session {session.id} that asked is over")
     first = yield from add_signal(answer.signal)
-    turn = yield from one("run_get", id=session.turn)
-    fence = (yield from one("run_fence", key=turn["key"])) if turn is not None else None
+    asker = yield from one("run_get", id=answer.signal.run_id)
+    fence = (yield from one("run_fence", key=asker["key"])) if asker is not None else None
     if not first or fence is None or fence["last_seq"] != answer.seq:
-        raise QuestionClosed(f"the question of run {session.turn} was answered meanwhile")
+        raise QuestionClosed(f"the question of run {answer.signal.run_id} was answered meanwhile")
     seq = session.arrivals + 1
     if new.once is not None:
         yield from end_message(new.once, seq, "direct")
