@@ -108,3 +108,47 @@ def test_a_doubt_about_the_call_of_a_fork_says_what_the_original_has_made(foliot
     told = foliot("why", newest).out
     assert "nobody knows whether pay took effect" in told
     assert "the original run r1 has already made pay with amount=860" in told
+
+
+BOSS = """\
+kind: ModelEndpoint
+metadata: {name: boss}
+spec:
+  provider: scripted
+  script: [{call: {"agent:desk": {input: pay}}}, {say: "{last_result}"}]
+---
+kind: Agent
+metadata: {name: boss}
+spec: {model_ref: boss, tools: ["agent:desk"]}
+"""
+
+
+def test_what_a_run_below_the_original_has_done_is_named_and_asked_about(foliot, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "desk.yaml").write_text(f"{MANIFEST}---\n{BOSS}")
+    (tmp_path / "rule.yaml").write_text(RULE)
+    (tmp_path / "fork_tools.py").write_text(TOOLS)
+    assert foliot("apply", "-f", "desk.yaml").code == 0
+    assert foliot("run", "boss", "pay", "--id", "r1").code == 0
+    assert foliot("apply", "-f", "rule.yaml").code == 0
+    effects = json.loads(foliot("fork", "r1", "--at", "1", "--dry-run", "--json").out)["effects"]
+    assert [(each["tool"], each["run_id"].startswith("sub-")) for each in effects] == [("pay", True)]
+    assert foliot("fork", "r1", "--at", "1").code == 8
+    (document,) = json.loads(foliot("approvals", "list", "-o", "json").out)["items"]
+    assert "has already made this call: result: 860 euros, receipt R-7" in document["spec"]["reason"]
+    assert (tmp_path / "ledger.txt").read_text() == "860\n"
+
+
+def test_an_approval_of_a_fork_shows_what_the_original_had_looked_up(foliot, paid) -> None:
+    assert foliot("fork", "r1", "--at", "2").code == 8
+    (document,) = json.loads(foliot("approvals", "list", "-o", "json").out)["items"]
+    shown = foliot("approvals", "show", document["metadata"]["name"]).out
+    assert "in r1, step 1: look" in shown
+    assert "860 paid twice" in shown
+
+
+def test_an_agent_that_is_inactive_takes_no_fork(foliot, paid, tmp_path: Path) -> None:
+    (tmp_path / "desk.yaml").write_text(MANIFEST.replace("tools: [look, pay]", "tools: [look, pay], active: false"))
+    assert foliot("apply", "-f", "desk.yaml").code == 0
+    said = foliot("fork", "r1", "--at", "3")
+    assert "is inactive" in said.err
+    assert foliot("runs", "-o", "name").out.split() == ["r1"]

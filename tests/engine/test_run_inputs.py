@@ -17,7 +17,7 @@ from foliot.engine.driver.runs import user_message
 from foliot.errors import Conflict, InvalidInput
 from foliot.kernel import inbox
 from foliot.kernel.inbox import MODES
-from foliot.kernel.messages import Message, ModelRequest, Text
+from foliot.kernel.messages import Message, ModelRequest, Text, ToolResult
 from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import CancelRequested, InputReceived, RunCreated, ToolFinished
 from foliot.runtime.inputs import RunInput
@@ -417,3 +417,56 @@ async def test_an_ended_run_keeps_no_second_copy_of_what_it_did_not_answer(tmp_p
         _, state = await rt.inside.runs.load(said.run.id)
         assert state.created is not None
         assert [each.text for each in state.created.input][-2:] == ["left", "again"]
+
+
+# --- while the run asks -----------------------------------------------------------------------------------------------
+
+
+def asker(name: str, *questions: str, below: str = "") -> Agent:
+    step = {"call": [{"ask_user": {"question": each}} for each in questions]}
+    if below:
+        step = {"call": {f"agent:{below}": {"input": "go"}}}
+    tools = [f"agent:{below}"] if below else ["ask_user"]
+    return Agent(name, model=ScriptedModel([step, *[{"say": "told {last_result}"}] * 9]), tools=tools)
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "interrupt"])
+async def test_what_is_said_is_the_answer_to_an_open_question(rt: Runtime, mode: str) -> None:
+    waiting = await rt.run(asker("clerk", "Which day?"), "go", run_id="r1", check=False)
+    assert waiting.phase == "waiting"
+    said = await rt.runs.say("r1", "Thursday", mode=mode, key="k")
+    assert (said.outcome, said.run.id, bool(said.answered)) == ("direct", "r1", True)
+    assert (await rt.resume("r1")).output == "told Thursday"
+    again = await rt.runs.say("r1", "Thursday", mode=mode, key="k")
+    assert again.again, "the key is one input, also after the run has ended"
+
+
+async def test_what_is_said_answers_a_run_below_too(rt: Runtime) -> None:
+    rt.inside.know(asker("inner", "Which day?"))
+    going = asyncio.create_task(rt.run(asker("outer", below="inner"), "go", run_id="r1", check=False))
+    async with asyncio.timeout(60):
+        while not await rt.inside.questions.open("default"):
+            await asyncio.sleep(0.02)
+    said = await rt.runs.say("r1", "Thursday")
+    assert (said.outcome, said.run.id, bool(said.answered)) == ("direct", "r1", True)
+    async with asyncio.timeout(60):
+        await going
+        assert (await rt.resume("r1")).output == "told told Thursday"
+
+
+async def test_of_several_questions_what_is_said_names_one(rt: Runtime) -> None:
+    await rt.run(asker("clerk", "Which day?", "Which city?"), "go", run_id="r1", check=False)
+    with pytest.raises(Conflict, match="1: Which day"):
+        await rt.runs.say("r1", "Thursday")
+    assert (await rt.runs.say("r1", "2: Turin")).answered
+    assert (await rt.runs.say("r1", "Thursday")).answered
+    await rt.resume("r1")
+    _, state = await rt.inside.runs.load("r1")
+    results = [part.text for message in state.transcript for part in message.parts if isinstance(part, ToolResult)]
+    assert results == ["Thursday", "Turin"]
+
+
+async def test_an_interrupt_is_never_the_answer(rt: Runtime) -> None:
+    await rt.run(asker("clerk", "Which day?"), "go", run_id="r1", check=False)
+    said = await rt.runs.say("r1", "Forget it", mode="interrupt")
+    assert (said.outcome, said.answered) == ("interrupted", "")

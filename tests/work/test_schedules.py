@@ -497,7 +497,7 @@ async def test_a_status_is_written_only_when_it_changes(desk: Desk) -> None:
 
 
 async def neglected(desk: Desk, when: str) -> float | None:
-    return neglected_since(await desk.get(), await desk.slots(), now=at(when))
+    return neglected_since(await desk.get(), now=at(when))
 
 
 async def test_a_new_schedule_is_neglected_until_a_scheduler_looks(desk: Desk) -> None:
@@ -528,4 +528,4 @@ async def test_a_schedule_that_waits_or_rests_is_not_neglected(desk: Desk) -> No
     assert await neglected(desk, "2026-06-01T12:30:00") is None, "forbid waits for the task of nine"
 
     await desk.declare("resting", suspend=True)
-    assert neglected_since(await desk.get("resting"), [], now=MORNING + 3600) is None
+    assert neglected_since(await desk.get("resting"), now=MORNING + 3600) is None

@@ -56,6 +56,8 @@ from foliot.store.taken import MessageKey, OtherWords, Taken, TakenMessages
 log = logging.getLogger(__name__)
 
 LONGEST_TEXT: Final = 256 * 1024
+# What an identity provider says of somebody is not known while they write: after so long they link their account anew.
+UNKNOWN_LINK_LASTS: Final = 7 * 86_400.0
 # So many seconds a command waits for the turn that it stops: a bot reads nothing else meanwhile.
 LONGEST_STOP: Final = 5.0
 HELP: Final = """\
@@ -210,7 +212,10 @@ class Conversations:
         link = await self._links.of(channel.place, sender)
         if link is not None:
             user, now = link.shown.user, self._clock()
-            if link.owner or await self._tokens.holds(user, "operator", channel.namespace, now=now) is not False:
+            held = link.owner or await self._tokens.holds(user, "operator", channel.namespace, now=now)
+            if held is None:  # only an identity provider knows them, and only while they log in
+                held = now - link.shown.linked_at < UNKNOWN_LINK_LASTS
+            if held:
                 linked = ChannelMember(sender, user, member.agent if member is not None else "")
                 return _KnownSender(linked, Identity(user, via=channel.via).also_ordered_by(channel.declarer), link)
         if member is None:

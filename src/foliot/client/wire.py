@@ -105,7 +105,7 @@ def read_run_input(document: Document) -> RunInput:
 
 def _run_input(document: Document) -> RunInput:
     became = document["input"]
-    return RunInput(run_of(document), became["outcome"], became["arrival"], became["again"])
+    return RunInput(run_of(document), became["outcome"], became["arrival"], became["again"], became["answered"])
 
 
 def read_workers(documents: Iterable[Document]) -> list[WorkerInfo]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -328,6 +329,11 @@ class Assembly:
         return all(name in given for name in names) and all(
             self.models.is_fixed(qualified(ref, agent.namespace)) for ref in refs
         )
+
+    async def check_active(self, spec: RunSpec) -> None:
+        """Raises `InactiveAgent` when the agent of a run takes no new work now; one that is gone is nobody's matter."""
+        with suppress(NotFound, UsageError):
+            check_active(await self.agent(f"{spec.namespace}/{spec.agent}"))
 
     async def freeze(self, agent: Agent) -> RunSpec:
         """Pins a run of this agent to its present definition. Raises `NotFound`, `InvalidInput`, `Denied`."""

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -33,7 +33,6 @@ from foliot.engine.driver.runs import Runs, user_message
 from foliot.engine.hooks.declared import with_hooks
 from foliot.engine.runners.profile import RUNNER
 from foliot.errors import Conflict, FoliotError, InactiveAgent, NotFound, UsageError
-from foliot.kernel.arguments import parse_object
 from foliot.kernel.run.budget import Limits, Spent, narrow, remaining
 from foliot.kernel.run.events import RunCreated, RunSucceeded
 from foliot.kernel.run.spec import RunSpec, digest
@@ -45,8 +44,6 @@ from foliot.store.base import NextChange
 from foliot.store.journal.base import TERMINAL, RunHeld, Signal
 from foliot.tools import search
 from foliot.tools.backends.agent import (
-    DELEGATING,
-    PREFIX,
     RUNNING_CODE,
     SPAWNING,
     Delegated,
@@ -54,7 +51,7 @@ from foliot.tools.backends.agent import (
     DelegationOrder,
     Program,
     child_id,
-    task_names,
+    child_ids,
 )
 from foliot.tools.base import ToolArgumentsInvalid, ToolDenied, ToolError, ToolUnsupported
 from foliot.tools.builtin.names import names_of
@@ -468,6 +465,7 @@ class Delegator:
             template=caller.template,
             root=root,
             ancestors=ancestors,
+            past=parent.past_effects if parent is not None else (),
             workspace=workspace,
             tools=tools,
         )
@@ -744,13 +742,7 @@ def _children_by(state: State, tools: Collection[str]) -> list[str]:
 
 def children_of(state: State, call: Call) -> list[str]:
     """The children that an open call stands for, by what it asks for; they need not have begun."""
-    space, run_id = state.spec.namespace, state.run_id
-    if call.name.startswith(PREFIX) or call.name in SPAWNING or call.name == RUNNING_CODE:
-        return [child_id(space, run_id, call.id)]
-    tasks = (parse_object(call.arguments)[0] or {}).get("tasks") if call.name == DELEGATING else None
-    if not isinstance(tasks, list):
-        return []
-    return [child_id(space, run_id, call.id, name) for name in task_names(cast("list[object]", tasks))]
+    return child_ids(state.spec.namespace, state.run_id, call.name, call.id, call.arguments)
 
 
 def _delegated(state: State) -> Delegated:

@@ -8,6 +8,7 @@
     steer-backlog   as steer                                           and a turn of its own
     interrupt       ends the answer and the calls under way, and is heard at once
 
+While a run, or a run below it, asks a person something, what is said is the answer, in every mode but interrupt.
 A run that has ended is restarted: another run of its agent goes on after it, with its conversation. A run that is a
 turn of a session passes its inputs on to that session. Both are work in the name of the user of the run: whoever speaks
 has to be this user, or to be allowed to act for them. A live run outside of sessions is steered by anybody who may
@@ -22,15 +23,17 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from foliot.common.suggestions import suggestion
+from foliot.engine.approval.questions import PreparedAnswer
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.driver.journal import signal, storable, was_said
 from foliot.engine.driver.runs import user_message
 from foliot.errors import Conflict, InvalidInput
 from foliot.kernel.identity import Identity
 from foliot.kernel.inbox import MODES, InboxOptions, Outcome, Waiting, arrive, mode_of, mode_problem
-from foliot.kernel.messages import Message
+from foliot.kernel.messages import Media, Message
 from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import InputReceived
 from foliot.kernel.run.spec import digest
@@ -38,7 +41,7 @@ from foliot.kernel.run.state import State
 from foliot.runtime.turns import agent_object
 from foliot.sessions.content import check_length
 from foliot.store.journal.base import CONVERSATION_LABEL, TERMINAL, USER_LABEL, RunInfo, TransactionBody
-from foliot.store.sessions.base import NewInput, Said
+from foliot.store.sessions.base import InputAnswer, NewInput, QuestionClosed, Said
 from foliot.store.sessions.inbox_rules import rules_of
 from foliot.store.sessions.run_inputs import RunInputs, RunRestarted, SaidMeanwhile, collected, restarting, run_outcome
 
@@ -58,13 +61,15 @@ class RunInput(Struct, frozen=True):
 
     `outcome` is `direct`, `queued`, `interrupted` or `restarted`; then `run` is another one, which goes on after the
     run that was meant. `arrival` is the number of the input among all that was said there. `again`: it had been said
-    before under the same key, and this is what became of it then.
+    before under the same key, and this is what became of it then. `answered` is the call whose question it has
+    answered.
     """
 
     run: RunInfo
     outcome: Outcome
     arrival: int
     again: bool = False
+    answered: str = ""
 
 
 class Inputs:
@@ -89,10 +94,12 @@ class Inputs:
     ) -> RunInput:
         """Says something to a run; durable on return. A blank `mode` is `followup`.
 
+        While the run asks something it is the answer; of several questions it begins with the number of one.
         The same `key` twice is one input, and gives the same outcome. What `in_transaction` writes is stored with it;
         not `here`: the run is left to whoever resumes it. `acts_for` judges whether the speaker may act for a user;
         without it, it is the process of the operator. Raises `NotFound`, `InvalidInput` for another mode or no text,
-        `Conflict` when the key belongs to other words, and what `acts_for` raises: then nothing was stored.
+        `Conflict` when the key belongs to other words or several things are asked and no number is given, and what
+        `acts_for` raises: then nothing was stored.
         """
         word = mode_of(mode)
         if word is None:
@@ -109,7 +116,7 @@ class Inputs:
                 return await self._say(run_id, new, _Speaker(by, via, acts_for), in_transaction, here)
             except RunRestarted as restarted:
                 run_id = restarted.by
-            except SaidMeanwhile:
+            except (SaidMeanwhile, QuestionClosed):
                 pass  # the next look finds what became of it
         raise Conflict(f"run {run_id} is restarted over and over", hint="`foliot runs` lists what goes on")
 
@@ -126,12 +133,29 @@ class Inputs:
             speaker.identity(Identity(info.labels.get(USER_LABEL, "")))
         inputs = RunInputs(inside.database)
         agent = agent_object(inside, info.namespace, info.agent)
+        answer = None if await inputs.arrival(info.key, new.id) else await self._answer(info, new, speaker)
+        if answer is not None:
+            new = replace(new, answer=InputAnswer(run_id, answer.signal, answer.seq, answer.body))
         said = await inputs.say(run_id, new, now=inside.clock(), agent=agent, in_transaction=in_transaction)
         if said.act == "start":
             return await self._restart(inputs, info, new, speaker, in_transaction)
         if said.act == "wake":
-            await inside.background.wake(run_id, here=here)
-        return RunInput(await inside.runs.journal.get(said.run_id or run_id), said.outcome, said.seq, said.again)
+            await inside.background.wake(run_id if answer is None else answer.signal.run_id, here=here)
+        became = RunInput(await inside.runs.journal.get(said.run_id or run_id), said.outcome, said.seq, said.again)
+        if answer is None or said.again:
+            return became
+        answer.record.tell()
+        return replace(became, answered=answer.call)
+
+    async def _answer(self, info: RunInfo, new: NewInput, speaker: _Speaker) -> PreparedAnswer | None:
+        """Returns what is answered by an input, if a question is open. An interrupt is never an answer."""
+        if info.phase in TERMINAL or new.mode == "interrupt":
+            return None
+        questions = self._inside.questions
+        found = await questions.prepare(info.id, info.namespace, new.message.text, by=speaker.by or speaker.via)
+        if found is not None and any(isinstance(part, Media) for part in new.message.parts):
+            raise InvalidInput("a question is open, and its answer is text: no file was taken")
+        return found
 
     async def _pass_on(
         self, session: str, info: RunInfo, new: NewInput, speaker: _Speaker, in_transaction: TransactionBody | None
@@ -189,6 +213,11 @@ class Inputs:
                 after=info.id,
             )
             return self._keep(info, new, RunInput(began, "restarted", 0))
+        if (answer := await self._answer(info, new, speaker)) is not None:
+            await inside.runs.journal.signal(answer.signal, after=answer.seq)
+            await inside.background.wake(answer.signal.run_id, answer.signal, here=here)
+            became = RunInput(await inside.runs.journal.get(info.id), "direct", 0, answered=answer.call)
+            return self._keep(info, new, became)
         if not await was_said(inside.runs.journal, info.id, new.id):
             said = InputReceived(new.id, new.message, new.mode, new.by)
             rules = rules_of(agent_object(inside, info.namespace, info.agent))

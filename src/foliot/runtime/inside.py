@@ -584,6 +584,7 @@ class Inside:
         """
         said = None if input is None else messages_of(input)
         base = await branch(self.runs, run_id, at=at, prompt=prompt, input=said)
+        await self._assembly.check_active(base.spec)
         spec = base.spec if model is None else await self._assembly.with_model(base.spec, model)
         self._made.pop(new_id or "", None)
         driver = await self.runs.start(

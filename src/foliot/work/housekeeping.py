@@ -206,7 +206,10 @@ class Housekeeper:
                 while used > room and held[namespace] > share and await oldest.forget(count):
                     await journal.purge_content(before=before)
                     left = (await self._db.size()).used
-                    held[namespace] -= (used - left) * part
+                    # Indices went too, so more may be left of it than this says: then it is measured again.
+                    held[namespace] -= used - left
+                    if held[namespace] <= share and left > room:
+                        held[namespace] = (await measure_namespaces(self._db)).get(namespace, 0)
                     # A portion should free a tenth of what is too much, and not far more where runs are large.
                     count = min(AT_ONCE, 2 * count) if used - left < (used - room) / 10 else max(1, count // 2)
                     used = left

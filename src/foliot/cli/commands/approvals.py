@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,17 +95,20 @@ def show(name: str, output: str) -> int:
 async def _show(name: str, output: str) -> int:
     async with reached() as client:
         document = await client.approvals.get(name, namespace=namespace())
-        trace = None
+        trace = original = None
         if output == "text" and document["spec"].get("run"):
             run_id = document["spec"]["run"]
             trace = trace_of(run_id, await client.runs.events(run_id))
+            if trace.fork is not None:
+                with suppress(NotFound):  # forgotten meanwhile
+                    original = trace_of(trace.fork.run_id, await client.runs.events(trace.fork.run_id))
     match output:
         case "json":
             out(as_json(document))
         case "yaml":
             out(as_yaml([document]))
         case _:
-            out(approval_text(document, trace))
+            out(approval_text(document, trace, original))
     return 0
 
 

@@ -157,7 +157,8 @@ async def _say(word: str, text: str, mode: str, key: str | None) -> int:
     async with reached() as client:
         info = await run_of(client, word)
         said = await client.runs.say(info.id, text, mode=mode, by=whoami(), key=key)
-        out(f"{said.run.id} {said.outcome}{' (said before)' if said.again else ''}")
+        answers = f", the answer to {said.answered}" if said.answered else ""
+        out(f"{said.run.id} {said.outcome}{answers}{' (said before)' if said.again else ''}")
         if said.outcome != "restarted":
             return 0
         result = await rested(client, said.run.id)

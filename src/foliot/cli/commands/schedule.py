@@ -110,16 +110,16 @@ async def _slots(name: str, output: str, limit: int) -> int:
         out(as_json([_entry(slot) for slot in found]))
     elif found:
         out(_slot_table(found, document["spec"].get("time_zone", "UTC")))
-    if neglected := neglect(document, found):
+    if neglected := neglect(document):
         warn(neglected)
     elif not found:
         out("It has not been due yet.", err=True)
     return 0
 
 
-def neglect(document: Document, slots: Sequence[Slot]) -> str:
+def neglect(document: Document) -> str:
     """Returns a sentence about a schedule at which no process looks; blank when one does."""
-    since = neglected_since(document, slots, now=time.time())
+    since = neglected_since(document, now=time.time())
     zone = document["spec"].get("time_zone", "UTC")
     return f"Nothing was decided since {_local(since, zone)}: {NOBODY_KEEPS}." if since is not None else ""
 
@@ -216,7 +216,7 @@ def _text(document: Document, following: Sequence[int], slots: Sequence[Slot]) -
         "Says": f"a message to agent {spec['session']['agent']}" if spec.get("session") else "",
         "When": f"{spec.get('schedule') or spec.get('at')} ({zone})",
         "Phase": phase if phase != "Pending" else "Pending: no process has looked at it yet",
-        "Warning": neglect(document, slots),
+        "Warning": neglect(document),
         "Error": status.get("lastError", ""),
         "While one runs": spec.get("concurrency_policy", "forbid"),
         "What was missed": f"{spec.get('missed', 'skip')}, deadline {spec.get('starting_deadline_seconds', 300)} s",

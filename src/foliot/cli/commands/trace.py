@@ -134,7 +134,7 @@ async def _schedule_text(client: Groups, word: str) -> str | None:
     status: dict[str, Any] = document.get("status") or {}
     error: str = status.get("lastError", "")
     last = f"Its last time was {newest[0].state}: {one_line(newest[0].task or newest[0].reason)}." if newest else ""
-    said = [f"{paint(name, bold=True)}  {paint('schedule', dim=True)}", neglect(document, newest), error, last]
+    said = [f"{paint(name, bold=True)}  {paint('schedule', dim=True)}", neglect(document), error, last]
     return "\n".join([each for each in said if each] + [f"`foliot schedule slots {name}` shows every time."])
 
 

@@ -12,11 +12,10 @@ from foliot.common.text import counted
 from foliot.engine.telemetry.standing import StoreSnapshot, look, waits_for
 from foliot.resources.kinds import phase_of
 from foliot.store.audit.log import SqlAuditLog
-from foliot.store.base import Document, Filter, Requirement
+from foliot.store.base import Filter, Requirement
 from foliot.store.database_clock import NOTABLE
 from foliot.store.queue.limits import list_classes
 from foliot.store.queue.placement import fits, lacked_by
-from foliot.store.triggers import slots_of
 from foliot.work.triggers.schedule import NOBODY_KEEPS, neglected_since
 
 if TYPE_CHECKING:
@@ -225,17 +224,12 @@ async def _schedules(database: Database, resources: ResourceStore, now: float) -
             f"{counted(len(broken), 'schedule fails', 'schedules fail')}: {names}",
             "`foliot describe` says more",
         )
-    neglected = [item for item in page.items if await _is_neglected(database, item, now)]
+    neglected = [item for item in page.items if neglected_since(item, now=now) is not None]
     if neglected:
         names = listed([item["metadata"]["name"] for item in neglected])
         told = f"{counted(len(neglected), 'schedule is', 'schedules are')} not looked at, and {NOBODY_KEEPS}: {names}"
         return Finding(AREA, "work.schedules", "warning", told, "start one of them")
     return Finding(AREA, "work.schedules", "ok", f"{counted(len(page.items), 'schedule')}, none of them in error")
-
-
-async def _is_neglected(database: Database, document: Document, now: float) -> bool:
-    newest = await slots_of(database, document["metadata"]["uid"])
-    return neglected_since(document, newest, now=now) is not None
 
 
 async def _classes(database: Database, now: float) -> Finding:

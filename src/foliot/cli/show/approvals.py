@@ -20,7 +20,7 @@ from foliot.cli.terminal import paint
 from foliot.common.text import one_line, safe_json
 from foliot.engine.approval.documents import CUT, current_digest, decided_arguments, uses_left, verdict
 from foliot.engine.explain.amounts import arguments
-from foliot.engine.explain.trace import Trace
+from foliot.engine.explain.trace import StepTrace, Trace
 from foliot.store.base import Document
 from foliot.tools.secrets.masking import MASK
 
@@ -79,7 +79,7 @@ def _pairs(values: dict[str, Any]) -> str:
     return arguments(safe_json(values, indent=None, sort_keys=True), LONGEST)
 
 
-def approval_text(document: Document, trace: Trace | None) -> str:
+def approval_text(document: Document, trace: Trace | None, original: Trace | None = None) -> str:
     """Formats an approval: the call, the reason, the caller, the decision, and how the run got there."""
     spec, status = document["spec"], document["status"]
     now = datetime.now(UTC)
@@ -110,7 +110,7 @@ def approval_text(document: Document, trace: Trace | None) -> str:
         )
         parts.append(_arguments(title, now_made_with, spec.get("run", "")))
     if trace is not None:
-        parts.append(_section("The run so far", story(trace)))
+        parts.append(_section("The run so far", story(trace, original)))
     if status["phase"] == "Pending":
         parts.append("\n".join([paint("What you can do", bold=True), *(f"  {verb}" for verb in _verbs(document))]))
     return "\n\n".join(parts)
@@ -190,18 +190,26 @@ def _verbs(document: Document) -> list[str]:
     return [f"foliot approvals {verb} {one_line(name)}{where}" for verb in ("approve", "deny", "edit")]
 
 
-def story(trace: Trace) -> Iterable[str]:
-    """Summarises the input and the steps of the run in a few lines."""
+def story(trace: Trace, original: Trace | None = None) -> Iterable[str]:
+    """Summarises the input and the steps of the run in a few lines; of a fork also what it shares with its original."""
     if trace.fork is not None:
         yield f"fork of {trace.fork.run_id}, whose past it shares: `foliot trace {trace.fork.run_id}` shows it"
+        shared = [step for step in original.steps if step.number < trace.fork.step] if original is not None else []
+        for step in shared[-STEPS:]:
+            for line in _lines(step):
+                yield f"in {trace.fork.run_id}, {line}"
     yield f"told: {one_line(trace.input, 100)}"
     if len(trace.steps) > STEPS:
         yield f"({len(trace.steps) - STEPS} earlier steps are left out; `foliot trace {trace.run_id}`)"
     for step in trace.steps[-STEPS:]:
-        if step.text.strip():
-            yield f"step {step.number}: {one_line(step.text, 100)}"
-        for call in step.calls:
-            done = one_line(call.error.message if call.error else call.result, 60) if call.finished_at else "waits"
-            # Its arguments stand above, masked: here they would be in clear.
-            given = "" if call.approval else f" {arguments(call.arguments, 60)}"
-            yield f"step {step.number}: {one_line(call.name, 60)}{given} → {done}"
+        yield from _lines(step)
+
+
+def _lines(step: StepTrace) -> Iterable[str]:
+    if step.text.strip():
+        yield f"step {step.number}: {one_line(step.text, 100)}"
+    for call in step.calls:
+        done = one_line(call.error.message if call.error else call.result, 60) if call.finished_at else "waits"
+        # Its arguments stand above, masked: here they would be in clear.
+        given = "" if call.approval else f" {arguments(call.arguments, 60)}"
+        yield f"step {step.number}: {one_line(call.name, 60)}{given} → {done}"

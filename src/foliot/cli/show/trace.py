@@ -60,7 +60,8 @@ def tree_of(
         root.texts.append(_dim(f"forked from {trace.fork.run_id} behind event {trace.fork.seq}"))
         for each in trace.fork.effects:
             made = one_line(f"{each.tool} {each.arguments} → {each.words}", 2 * texts.width)
-            root.texts.append(_dim(f"which has made, in step {each.step}: {made}"))
+            where = "" if each.run_id == trace.fork.run_id else f" of {each.run_id}"
+            root.texts.append(_dim(f"which has made, in step {each.step}{where}: {made}"))
     if trace.identity.by:
         root.texts.append(_dim(f"for {one_line(trace.identity.user)}, asked for by {one_line(trace.identity.by)}"))
     if trace.identity.ordered_by:

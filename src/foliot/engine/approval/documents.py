@@ -124,7 +124,7 @@ def decided_arguments(document: Document) -> tuple[dict[str, Any], bool]:
     While several people have to approve, these are the ones that the last of them has approved.
     """
     edited = document["status"].get("edited_arguments")
-    if edited is None or document["status"].get("phase") == "Denied":
+    if edited is None or document["status"].get("phase") not in ("Pending", "Approved"):
         return document["spec"].get("arguments") or {}, False
     return edited, True
 

@@ -29,6 +29,7 @@ from foliot.kernel.run.events import (
     QuestionAsked,
     RunCreated,
     ToolFinished,
+    describe_made,
 )
 from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.run.state import Call, State, tool_names
@@ -293,8 +294,8 @@ def _parked(state: State, intent: CallIntent, parked: Parked) -> Answered:
 
 
 def _consent(state: State, intent: CallIntent, parked: Parked) -> ApprovalRequested:
-    fork = state.created.fork if state.created is not None else None
-    said = (parked.reason, fork.describe_made(intent.name, intent.arguments) if fork is not None else "")
+    past = state.created.past_effects if state.created is not None else ()
+    said = (parked.reason, describe_made(past, intent.name, intent.arguments))
     return ApprovalRequested(
         call_id=intent.call_id,
         approval_id=parked.approval_id,

@@ -55,6 +55,7 @@ from foliot.kernel.run.events import (
     Event,
     FolderFiles,
     Fork,
+    PastEffect,
     RunClaimed,
     RunCreated,
     UnknownReason,
@@ -182,6 +183,7 @@ class Runs:
         template: str = "",
         root: str = "",
         ancestors: tuple[str, ...] = (),
+        past: tuple[PastEffect, ...] = (),
         tools: Toolbox | None = None,
         stream: bool = False,
         compacts: bool = False,
@@ -193,9 +195,9 @@ class Runs:
         is a turn of, `turn` its number there, `inputs` the numbers of what it answers. `parent` is the run that
         delegated to it, `depth` how many such runs stand above it. `trace` is the context it is traced under, by
         default one of its own if this process traces. `identity` is on whose behalf it acts; a delegate has the `task`,
-        `system`, `template`, `root` and `ancestors` of what stands above it. `workspace` are the files that it begins
-        with, by default those that the run left which it goes on after; `assets` are put beside them. `instead` is a
-        run whose past it shares: it begins with the folder of its user as that one did, as a fork does. A run that
+        `system`, `template`, `root`, `ancestors` and `past` of what stands above it. `workspace` are the files that it
+        begins with, by default those that the run left which it goes on after; `assets` are put beside them. `instead`
+        is a run whose past it shares: it begins with the folder of its user as that one did, as a fork does. One that
         `compacts` answers nothing, and summarises what was said before. `in_transaction` is written with it.
         """
         now = self._clock()
@@ -225,8 +227,8 @@ class Runs:
             # Whose content stays: no turn is forgotten before later ones.
             workspace, folders = await without_data(self.journal, left)
             content.update(folders)
-        if (past := fork.run_id if fork else instead) and (workspace is None or workspace.data is None):
-            data = await begun_by(self.journal, past)
+        if (origin := fork.run_id if fork else instead) and (workspace is None or workspace.data is None):
+            data = await begun_by(self.journal, origin)
             if data is not None and _is_folder_of(spec, identity, data):
                 workspace, folders = await with_data(self.journal, workspace, data, content)
                 content.update(folders)
@@ -251,6 +253,7 @@ class Runs:
             sized=conversation.sized if conversation.model == spec.model else 0,
             compacts=compacts,
             missing=parts_missing_in(spec),
+            past=past,
             session=session,
             turn=turn,
             inputs=inputs,

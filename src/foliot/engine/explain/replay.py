@@ -8,6 +8,7 @@ that this version of Foliot would have run the journal differently, and says whe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, Literal
 
 import msgspec
@@ -50,6 +51,7 @@ from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.run.state import State
 from foliot.resources.names import is_reserved
 from foliot.store.journal.base import Entry
+from foliot.tools.backends.agent import child_ids
 
 # Never from outside: when one of these was recorded, the kernel must decide the same again.
 ALWAYS_DECIDED = (StepStarted, RunWaiting, RunSucceeded, RunFailed, RunCancelled, ContractViolated)
@@ -180,33 +182,62 @@ async def branch(
         history, said = (*state.settled_messages(), *_told(state)), tuple(input or ())
     labels = {name: value for name, value in info.labels.items() if _is_given(name)}
     _, whole = await runs.load(run_id)
-    fork = Fork(run_id, seq, effects_ahead(run_id, facts, whole.spec, at))
+    fork = Fork(run_id, seq, await effects_ahead(runs, run_id, facts, whole.spec, at), at)
     return Branch(changed, history, said, fork, created, labels, unsettled_of(whole), state.workspace)
 
 
-def effects_ahead(run_id: str, facts: Sequence[tuple[float, Event]], spec: RunSpec, at: int) -> tuple[PastEffect, ...]:
-    """Returns the calls from step `at` on that were made, and did more than read: a fork may make them again."""
-    effects = {rule.name: rule.effect for rule in spec.tools}
-    found = [
-        PastEffect(
-            run_id,
-            step.number,
-            call.id,
-            call.name,
-            arguments(msgspec.json.encode(shown(parse_object(call.arguments)[0] or {})).decode(), _LONGEST_EFFECT),
-            arguments_digest(parse_object(call.arguments)[0] or {}),
-            effects.get(call.name, "once"),
-            _outcome(call),
-            one_line(call.error.message if call.error is not None else call.result, _LONGEST_EFFECT),
-        )
-        for step in trace_of(run_id, facts).steps
-        if step.number >= at
-        for call in step.calls
-        if call.starts and effects.get(call.name) != "read" and not (call.error and call.error.before_effect)
-    ]
+async def effects_ahead(
+    runs: Runs, run_id: str, facts: Sequence[tuple[float, Event]], spec: RunSpec, at: int
+) -> tuple[PastEffect, ...]:
+    """Returns the calls from step `at` on that were made, and did more than read: a fork may make them again.
+
+    In the place of a call that had runs below it do something stands what these did.
+    """
     created = facts[0][1] if facts else None
-    before = created.fork.effects if isinstance(created, RunCreated) and created.fork is not None else ()
-    return (*before, *found)[-_MOST_EFFECTS:]
+    before = created.past_effects if isinstance(created, RunCreated) else ()
+    return (*before, *await _effects(runs, run_id, facts, spec, at))[-_MOST_EFFECTS:]
+
+
+async def _effects(
+    runs: Runs, run_id: str, facts: Sequence[tuple[float, Event]], spec: RunSpec, at: int
+) -> list[PastEffect]:
+    effects = {rule.name: rule.effect for rule in spec.tools}
+    found: list[PastEffect] = []
+    for step in trace_of(run_id, facts).steps:
+        for call in step.calls if step.number >= at else ():
+            if not call.starts or (call.error and call.error.before_effect):
+                continue
+            if (below := await _effects_below(runs, spec.namespace, run_id, call)) is not None:
+                found += below
+            elif effects.get(call.name) != "read":
+                found.append(_effect(run_id, step.number, call, effects.get(call.name, "once")))
+    return found
+
+
+async def _effects_below(runs: Runs, namespace: str, run_id: str, call: CallTrace) -> list[PastEffect] | None:
+    """Returns the effects of the runs that a call began; None for a call that began none that is still known."""
+    found: list[PastEffect] | None = None
+    for child in child_ids(namespace, run_id, call.name, call.id, call.arguments):
+        with suppress(NotFound):
+            facts = await runs.facts(child)
+            _, state = await runs.load(child)
+            found = [*(found or ()), *await _effects(runs, child, facts, state.spec, 1)]
+    return found
+
+
+def _effect(run_id: str, step: int, call: CallTrace, effect: str) -> PastEffect:
+    given = parse_object(call.arguments)[0] or {}
+    return PastEffect(
+        run_id,
+        step,
+        call.id,
+        call.name,
+        arguments(msgspec.json.encode(shown(given)).decode(), _LONGEST_EFFECT),
+        arguments_digest(given),
+        effect,
+        _outcome(call),
+        one_line(call.error.message if call.error is not None else call.result, _LONGEST_EFFECT),
+    )
 
 
 # The first event of a fork holds them: a run of a thousand payments does not make it a megabyte.

@@ -165,6 +165,7 @@ class Trace(Struct):
     namespace: str = "default"
     input: str = ""
     fork: e.Fork | None = None
+    past: tuple[e.PastEffect, ...] = ()
     identity: Identity = NOBODY
     task: str = ""
     missing: tuple[str, ...] = ()
@@ -259,6 +260,7 @@ class _Building:
     def created(self, at: float, event: e.RunCreated) -> None:
         trace = self.trace
         trace.agent, trace.namespace, trace.fork = event.agent, event.namespace, event.fork
+        trace.past = event.past_effects
         trace.input = "\n".join(message.text for message in event.input)
         trace.identity, trace.task = event.identity, event.task
         trace.created_at = trace.last_at = at

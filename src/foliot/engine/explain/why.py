@@ -33,6 +33,7 @@ from foliot.kernel.run.events import (
     RunWaiting,
     Terminal,
     UnknownDecided,
+    describe_made,
 )
 from foliot.kernel.run.spec import RunSpec
 from foliot.resources.skill_files import NAME_RULE
@@ -328,8 +329,7 @@ def _waiting(trace: Trace, waiting: RunWaiting, since: float, now: float) -> Exp
         case "approval":
             names = ", ".join(call.name for call in calls) or "a call"
             chain = [f"{call.name} {arguments(call.arguments, WIDTH)}" for call in calls] or [waiting.message]
-            if trace.fork is not None:
-                chain += filter(None, (trace.fork.describe_made(call.name, call.arguments) for call in calls))
+            chain += filter(None, (describe_made(trace.past, call.name, call.arguments) for call in calls))
             if waiting.until is not None:
                 chain.append(f"nobody's approval is waited for longer than {duration(max(0.0, waiting.until - now))}")
             hints = [hint for call in calls for hint in _answers(call, trace.namespace)]
@@ -421,7 +421,7 @@ def _ambiguous(trace: Trace, calls: Sequence[CallTrace]) -> tuple[list[str], lis
     hints: list[Hint] = []
     for call in calls:
         chain.append(f"nobody knows whether {call.name} took effect: {arguments(call.arguments, WIDTH)}")
-        if trace.fork is not None and (made := trace.fork.describe_made(call.name, call.arguments)):
+        if made := describe_made(trace.past, call.name, call.arguments):
             chain.append(made)
         known = _what_is_known(call)
         if call.starts and call.begun_by and is_gone(call.begun_by):

@@ -11,6 +11,7 @@ Facts are in the past tense. The time of a fact stands beside it in the journal,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Struct
@@ -118,26 +119,29 @@ class PastEffect(Struct, frozen=True, omit_defaults=True):
 
 
 class Fork(Struct, frozen=True, omit_defaults=True):
-    """The origin of a forked run: it branched off behind `seq` of run `run_id`.
+    """The origin of a forked run: it branched off behind `seq` of run `run_id`, before its `step`.
 
-    `effects` are the calls that the original made from there on until the fork began, the oldest first.
+    `effects` are the calls that the original, and the runs below it, made from there on until the fork began, the
+    oldest first.
     """
 
     run_id: str
     seq: int
     effects: tuple[PastEffect, ...] = ()
+    step: int = 0
 
-    def describe_made(self, tool: str, arguments: str) -> str:
-        """Says what the original has done already with the tool of a call; blank when that is nothing."""
-        made = [effect for effect in self.effects if effect.tool == tool]
-        if not made:
-            return ""
-        digest = arguments_digest(parse_object(arguments)[0] or {})
-        same = [effect for effect in made if effect.digest == digest]
-        last, count = (same or made)[-1], len(same or made)
-        call = "this call" if same else f"{tool} with {last.arguments or 'no arguments'}"
-        often = "" if count == 1 else f" {count} times, the last time"
-        return f"the original run {last.run_id} has already made {call}{often}: {last.words}"
+
+def describe_made(effects: Sequence[PastEffect], tool: str, arguments: str) -> str:
+    """Says what the original of a fork has done already with the tool of a call; blank when that is nothing."""
+    made = [effect for effect in effects if effect.tool == tool]
+    if not made:
+        return ""
+    digest = arguments_digest(parse_object(arguments)[0] or {})
+    same = [effect for effect in made if effect.digest == digest]
+    last, count = (same or made)[-1], len(same or made)
+    call = "this call" if same else f"{tool} with {last.arguments or 'no arguments'}"
+    often = "" if count == 1 else f" {count} times, the last time"
+    return f"the original run {last.run_id} has already made {call}{often}: {last.words}"
 
 
 class FolderFiles(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -191,6 +195,7 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     an interrupt ends what is under way. 0, in journals of earlier versions: arguments of the same text.
     `workspace` is what the folder of the run begins with: a fork has that of the original.
     `missing` says what was declared around the run and is not there: a rule about a tool that does not exist.
+    `past` is of a run below a fork: the effects of the original, which this run may have a second time.
     """
 
     agent: str
@@ -222,6 +227,12 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     sized: int = 0
     compacts: bool = False
     missing: tuple[str, ...] = ()
+    past: tuple[PastEffect, ...] = ()
+
+    @property
+    def past_effects(self) -> tuple[PastEffect, ...]:
+        """What the original has done that this run, a fork or below one, may do again."""
+        return self.past if self.fork is None else self.fork.effects
 
 
 class RunClaimed(Fact, frozen=True, tag="run.claimed"):

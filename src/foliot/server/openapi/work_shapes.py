@@ -227,7 +227,18 @@ SHAPES: Final[dict[str, Schema]] = {
     "SaidToRun": {
         "allOf": [
             ref("Run"),
-            shape({"input": shape({"outcome": {"enum": [*get_args(Outcome)]}, "arrival": COUNT, "again": YES_NO})}),
+            shape(
+                {
+                    "input": shape(
+                        {
+                            "outcome": {"enum": [*get_args(Outcome)]},
+                            "arrival": COUNT,
+                            "again": YES_NO,
+                            "answered": TEXT,
+                        }
+                    )
+                }
+            ),
         ],
         "description": "The run that hears what was said, and what became of that.",
     },

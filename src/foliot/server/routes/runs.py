@@ -318,7 +318,7 @@ async def say(run_id: RunId, request: Request, services: Services, caller: Calle
         acts_for=lambda user: caller.identity(info.namespace, "http", user=user),
     )
     act.tell()
-    became = {"outcome": said.outcome, "arrival": said.arrival, "again": said.again}
+    became = {"outcome": said.outcome, "arrival": said.arrival, "again": said.again, "answered": said.answered}
     return Json({**run_document(said.run, time.time()), "input": became}, 202)
 
 

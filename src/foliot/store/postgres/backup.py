@@ -24,6 +24,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsp
 from foliot.common.postgres_programs import program_folders
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, Unavailable
 from foliot.store.postgres.driver import DriverErrors, PostgresConnection, connect, explain, place
+from foliot.store.schema import store_tables
 from foliot.version import install_command
 
 CONNECT_WITHIN: Final = 30.0
@@ -37,7 +38,7 @@ _LIBRARY_PARAMETERS: Final = frozenset(
 )
 _VERSION: Final = re.compile(r"\(PostgreSQL\)\s+(\d+)")
 # A line of `pg_restore --list`: "3456; 1259 16421 TABLE public schema_version owner".
-_STORE_TABLE: Final = re.compile(r" TABLE (\S+) schema_version ")
+_STORE_TABLE: Final = re.compile(r" TABLE (.+) schema_version \S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +142,12 @@ async def back_up(url: str, file: Path) -> dict[str, Any]:
         server = await _major(connection)
         version = await _schema_version(connection)
         schema: str = await connection.fetchval("SELECT current_schema()")
-    # That of the store alone: the database may have schemas of others, and stores that a restore has set aside.
-    only = f"--schema={_quoted(schema)}"
+        others = await _other_tables(connection, schema)
+    # The store alone: the database may have schemas and tables of others, and stores that a restore has set aside.
+    only = [f"--schema={_quoted(schema)}"]
+    only += [f"--exclude-table={_quoted(schema)}.{_quoted(name)}" for name in others]
     typed = (
-        f"pg_dump --password --format=custom {shlex.quote(only)} --file={shlex.quote(str(file))} "
+        f"pg_dump --password --format=custom {shlex.join(only)} --file={shlex.quote(str(file))} "
         f"{shlex.quote(access.address)}"
     )
     program = find_program("pg_dump", server, then=typed)
@@ -152,7 +155,7 @@ async def back_up(url: str, file: Path) -> dict[str, Any]:
         copy = Path(folder, file.name)
         # Not by way of standard output: there it writes its table of contents a second time, behind the data, and what
         # is cut off a copy is not missed.
-        await _run(program, "--format=custom", only, f"--file={copy}", f"--dbname={access.address}", access=access)
+        await _run(program, "--format=custom", *only, f"--file={copy}", f"--dbname={access.address}", access=access)
         size = _place(copy, file)
     return {"format": "pg_dump", "postgres": server, "schema": version, "bytes": size}
 
@@ -202,16 +205,40 @@ async def restore(url: str, file: Path, *, replace: bool = False) -> tuple[dict[
     schema = await _store_schema(program, file)
     words = ("--no-owner", "--exit-on-error", "--single-transaction", f"--dbname={access.address}", str(file))
     async with _opened(url) as connection:
-        aside = await _set_aside(connection, replace=replace)
+        await _check_schema(connection, schema)
+        aside = await _set_aside(connection, schema, replace=replace)
         try:
             await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(schema)}")
             await _run(program, f"--schema={schema}", *words, access=access)
+            about["schema"] = await _schema_version(connection)
         except BaseException:
             if aside:
-                await _put_back(connection, aside)
+                await _put_back(connection, schema, aside)
             raise
-        about["schema"] = await _schema_version(connection)
-    return about, aside[1] if aside else ""
+    return about, aside
+
+
+async def _check_schema(connection: PostgresConnection, schema: str) -> None:
+    """Raises `Conflict` when the URL leads to another schema than that of the dump."""
+    path: str = await connection.fetchval("SHOW search_path")
+    # One that is not there yet is made; the URL has to lead to it all the same.
+    current = await connection.fetchval("SELECT current_schema()") or path.split(",")[0].strip().strip('"')
+    if current != schema:
+        raise Conflict(
+            f"the dump holds a store in schema {schema!r}, and the URL leads to schema {current!r}",
+            hint=f"add search_path={quote(_quoted(schema))} to the parameters of the URL",
+        )
+
+
+async def _other_tables(connection: PostgresConnection, schema: str) -> list[str]:
+    """Lists what stands in the schema of the store and is not the store's."""
+    found = await connection.fetch(
+        "SELECT relname FROM pg_class WHERE relnamespace = CAST($1 AS regnamespace) AND relkind IN ('r', 'p', 'v', 'm')"
+        " ORDER BY relname",
+        _quoted(schema),
+    )
+    own = store_tables()
+    return [row["relname"] for row in found if row["relname"] not in own]
 
 
 async def _store_schema(program: Path, file: Path) -> str:
@@ -236,27 +263,33 @@ def _dump_size(file: Path) -> int:
     return file.stat().st_size
 
 
-async def _set_aside(connection: PostgresConnection, *, replace: bool) -> tuple[str, str] | None:
-    """Renames the schema of a store that is there; its name and the new one. None when there is no store."""
+async def _set_aside(connection: PostgresConnection, schema: str, *, replace: bool) -> str:
+    """Renames the schema of a store that is there; returns its new name, or a blank one when there is no store.
+
+    Raises `Conflict` when it holds tables of others, who would not find them any more.
+    """
     if not await connection.fetchval("SELECT to_regclass('schema_version') IS NOT NULL"):
-        return None
+        return ""
     if not replace:
         raise Conflict(
             "there is a store in the database, and it is not written over",
             hint="--force sets it aside as another schema, or name another database with --store",
         )
-    schema: str = await connection.fetchval("SELECT current_schema()")
+    if others := await _other_tables(connection, schema):
+        raise Conflict(
+            f"schema {schema!r} also holds what is not Foliot's: {', '.join(others[:5])}{', …' if others[5:] else ''}",
+            hint="move that to another schema, or put the store back into another database",
+        )
     aside = f"{schema}_before_restore_{datetime.now(UTC):%Y%m%d%H%M%S%f}"
     async with connection.transaction():
         await connection.execute(f"ALTER SCHEMA {_quoted(schema)} RENAME TO {_quoted(aside)}")
         await connection.execute(f"CREATE SCHEMA {_quoted(schema)}")
-    return schema, aside
+    return aside
 
 
-async def _put_back(connection: PostgresConnection, names: tuple[str, str]) -> None:
-    schema, aside = names
+async def _put_back(connection: PostgresConnection, schema: str, aside: str) -> None:
     async with connection.transaction():
-        await connection.execute(f"DROP SCHEMA IF EXISTS {_quoted(schema)}")  # the dump left nothing in it
+        await connection.execute(f"DROP SCHEMA IF EXISTS {_quoted(schema)} CASCADE")  # what the dump has left in it
         await connection.execute(f"ALTER SCHEMA {_quoted(aside)} RENAME TO {_quoted(schema)}")
 
 

@@ -569,20 +569,26 @@ def _answer(
         raise _archived(session.id)
     if session.turn != answer.turn:
         raise QuestionClosed(f"the turn of session {session.id} that asked is over")
-    first = yield from add_signal(answer.signal)
-    asker = yield from one("run_get", id=answer.signal.run_id)
-    fence = (yield from one("run_fence", key=asker["key"])) if asker is not None else None
-    if not first or fence is None or fence["last_seq"] != answer.seq:
-        raise QuestionClosed(f"the question of run {answer.signal.run_id} was answered meanwhile")
+    yield from answer_question(answer)
     seq = session.arrivals + 1
     if new.once is not None:
         yield from end_message(new.once, seq, "direct")
     yield from run("session_arrived", key=session.key, arrivals=seq, at=now)
     yield from add_input("session", session.key, seq, new, Arrival("direct", "offer"), now, session.turn, heard=True)
-    for body in (answer.record, in_transaction):
-        if body is not None:
-            yield from body()
+    if in_transaction is not None:
+        yield from in_transaction()
     return Said(seq, "direct", act="wake", run_id=session.turn)
+
+
+def answer_question(answer: InputAnswer) -> Tx[None]:
+    """Stores the answer to a question, with its record. Raises `QuestionClosed` when the question is not open."""
+    first = yield from add_signal(answer.signal)
+    asker = yield from one("run_get", id=answer.signal.run_id)
+    fence = (yield from one("run_fence", key=asker["key"])) if asker is not None else None
+    if not first or fence is None or fence["last_seq"] != answer.seq:
+        raise QuestionClosed(f"the question of run {answer.signal.run_id} was answered meanwhile")
+    if answer.record is not None:
+        yield from answer.record()
 
 
 def _drop(owner: int, seq: int, reason: str, *, summarize: bool = False) -> Tx[None]:

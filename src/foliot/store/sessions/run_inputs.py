@@ -21,8 +21,8 @@ from foliot.store.base import Database
 from foliot.store.journal.base import TERMINAL, Signal, TransactionBody
 from foliot.store.journal.database import add_signal
 from foliot.store.journal.leases import lock_runs
-from foliot.store.sessions.base import InboxFull, NewInput, Said
-from foliot.store.sessions.database import add_input, input_of_row, open_inputs, said_before
+from foliot.store.sessions.base import InboxFull, InputAnswer, NewInput, Said
+from foliot.store.sessions.database import add_input, answer_question, input_of_row, open_inputs, said_before
 from foliot.store.sessions.inbox_rules import AgentObject, run_inbox_rules
 from foliot.store.transaction import Tx, one, run
 
@@ -60,6 +60,7 @@ class RunInputs:
     ) -> Said:
         """Stores an input for a run that has not ended, with the signal by which the run hears of it.
 
+        An input that is an `answer` is heard as the answer to its question; `QuestionClosed` when that is not open.
         `agent` is that of the run, if it is an object of this process: it says how long what is collected waits.
         For one that has ended nothing is stored, and `act` is "start": whoever asked restarts it with `restarting`.
         Raises `NotFound`, `RunRestarted`, and `Conflict` when the id belongs to other words, too many wait, or the task
@@ -119,6 +120,8 @@ def _say(
         return Said(0, "restarted", act="start", run_id=run_id)
     if (yield from one("signal_cancelling", run_id=run_id, type=NAMES[CancelRequested])) is not None:
         raise Conflict(f"run {run_id} is being cancelled", hint="once it has ended, saying it restarts the run")
+    if new.answer is not None:
+        return (yield from _answer(run_id, key, new, new.answer, now, in_transaction))
     waiting = yield from open_inputs("run", key)
     rules = InboxOptions()
     if waiting or new.mode == "collect":
@@ -133,6 +136,18 @@ def _say(
     if in_transaction is not None:
         yield from in_transaction()
     return Said(seq, outcome, act="wake", run_id=run_id)
+
+
+def _answer(
+    run_id: str, key: int, new: NewInput, answer: InputAnswer, now: float, in_transaction: TransactionBody | None
+) -> Tx[Said]:
+    """Stores an input that answers what the run, or one below it, asks. Raises `QuestionClosed`."""
+    yield from answer_question(answer)
+    seq = (yield from _last(key)) + 1
+    yield from add_input("run", key, seq, new, Arrival("direct", "offer"), now, run_id, heard=True)
+    if in_transaction is not None:
+        yield from in_transaction()
+    return Said(seq, "direct", act="wake", run_id=run_id)
 
 
 def run_outcome(

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from foliot.kernel.arguments import parse_object
 from foliot.kernel.messages import Usage
 from foliot.tools.base import Caller, Invocation, OnOutput, ToolCancelled, ToolDefinition, ToolError
 
@@ -250,6 +251,16 @@ def task_names(tasks: Sequence[object]) -> list[str]:
 def child_run_id(call: Invocation, part: str = "") -> str:
     """The same for the same call of the same run, wherever and however often it is made."""
     return child_id(call.namespace, call.run_id, call.call_id, part)
+
+
+def child_ids(namespace: str, run_id: str, tool: str, call_id: str, arguments: str) -> list[str]:
+    """Returns the children that a call of a run has, by what it asks for; they need not have begun."""
+    if tool.startswith(PREFIX) or tool in SPAWNING or tool == RUNNING_CODE:
+        return [child_id(namespace, run_id, call_id)]
+    tasks = (parse_object(arguments)[0] or {}).get("tasks") if tool == DELEGATING else None
+    if not isinstance(tasks, list):
+        return []
+    return [child_id(namespace, run_id, call_id, name) for name in task_names(cast("list[object]", tasks))]
 
 
 def child_id(namespace: str, run_id: str, call_id: str, part: str = "") -> str:

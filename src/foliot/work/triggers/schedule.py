@@ -23,7 +23,6 @@ from foliot.resources import cron
 from foliot.resources.paths import fill
 from foliot.resources.references import qualified
 from foliot.store.base import DeclaredBy, Document, Key
-from foliot.store.triggers import Slot
 from foliot.work.tasks.base import Command
 from foliot.work.triggers.session_orders import SessionOrder, session_order
 
@@ -393,10 +392,10 @@ def read_schedule(document: Document) -> Schedule:
     )
 
 
-def neglected_since(document: Document, slots: Iterable[Slot], *, now: float) -> float | None:
+def neglected_since(document: Document, *, now: float) -> float | None:
     """Returns since when no process has looked at a schedule that is due; None when one has, as far as it shows.
 
-    `slots` are its newest ones. A scheduler looks at a new schedule within seconds, and at each time when it comes.
+    A scheduler looks at a new schedule within seconds, and at each time when it comes: it says so in the status.
     """
     schedule = read_schedule(document)
     status: dict[str, Any] = document.get("status") or {}
@@ -406,8 +405,9 @@ def neglected_since(document: Document, slots: Iterable[Slot], *, now: float) ->
     if status.get("observedGeneration") == schedule.generation:
         if status.get("activeRuns"):  # `forbid` waits for them
             return None
-        decided = [each.slot / 1000 for each in slots if each.kind == "clock" and each.slot <= now * 1000]
-        slot = schedule.timing.after(max(schedule.updated, *decided, 0.0))
+        last = str(status.get("lastScheduleTime") or "")
+        decided = datetime.fromisoformat(last).timestamp() if last else 0.0
+        slot = schedule.timing.after(max(schedule.updated, decided))
         since = None if slot is None else start_of(schedule.timing, schedule.rule, schedule.uid, slot)
     return since if since is not None and since < now - NEGLECTED_AFTER else None
 
