@@ -15,7 +15,7 @@ import pytest
 
 from foliot import Runtime
 from foliot.channels.base import Incoming, Received, read_channel
-from foliot.channels.conversations import Conversations
+from foliot.channels.conversations import UNKNOWN_LINK_LASTS, Conversations
 from foliot.errors import Conflict, NotFound
 from foliot.server.app import create_app
 from foliot.server.auth.authentication import TokenAuth
@@ -177,6 +177,16 @@ async def test_a_user_who_enters_the_code_speaks_as_themselves(site: Site) -> No
         each.body for each in await site.runtime.audit.list(limit=9) if each.body["resource"]["kind"] == "ChannelLink"
     ]
     assert [(each["outcome"], each["caller"]["user"]) for each in records] == [("channel_linked", "alice")]
+
+
+async def test_a_link_of_somebody_whom_only_an_identity_provider_knows_ends(site: Site) -> None:
+    """Whether they have left is not known here, so they say now and then that they are still there."""
+    await site.channel(MALLORY)
+    links = site._conversations._links
+    await links.enter(await site.code(), namespace="default", user="oidc:ann", owner=False, now=site.clock())
+    assert (await site.write("zoe")).session
+    site.clock.now += UNKNOWN_LINK_LASTS
+    assert not (await site.write("zoe")).session
 
 
 async def test_a_code_is_good_once_and_not_for_long_and_only_the_newest(site: Site) -> None:

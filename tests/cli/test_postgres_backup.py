@@ -119,6 +119,54 @@ def test_a_store_that_is_there_is_set_aside_and_one_that_cannot_be_put_back_chan
     assert store("get", "agents", "-o", "name").out == "agent/desk\n"
 
 
+def tables(url: str) -> set[str]:
+    async def run() -> set[str]:
+        connection = await asyncpg.connect(url)
+        rows = await connection.fetch("SELECT schemaname || '.' || tablename AS name FROM pg_tables")
+        await connection.close()
+        return {row["name"] for row in rows}
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("schema", ["team_a", "team a"])
+def test_a_dump_of_another_schema_changes_nothing(
+    foliot, store, postgres_url: str, tmp_path: Path, schema: str
+) -> None:
+    execute(postgres_url, f'CREATE SCHEMA "{schema}"')
+    other = f"{postgres_url}{'&' if '?' in postgres_url else '?'}search_path=%22{schema.replace(' ', '%20')}%22"
+    assert foliot("--store", other, "apply", "-f", tmp_path / "all.yaml").code == 0
+    file = tmp_path / "b.dump"
+    assert foliot("--store", other, "backup", file).code == 0
+    before = tables(postgres_url)
+
+    refused = store("restore", file, "--force")
+    assert (refused.code, "search_path" in refused.err) == (4, True), refused.err
+    assert tables(postgres_url) == before
+
+    execute(postgres_url, f'DROP SCHEMA "{schema}" CASCADE')
+    restored = foliot("--store", other, "restore", file)
+    assert restored.code == 0, restored.err
+    assert foliot("--store", other, "get", "agents", "-o", "name").out == "agent/desk\n"
+
+
+def test_tables_of_others_in_the_schema_are_neither_dumped_nor_set_aside(
+    store, postgres_url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "b.dump"
+    execute(postgres_url, "CREATE TABLE orders (id int)", "INSERT INTO orders VALUES (1)")
+    assert store("backup", file).code == 0
+    before = tables(postgres_url)
+    refused = store("restore", file, "--force")
+    assert (refused.code, "orders" in refused.err) == (4, True), refused.err
+    assert tables(postgres_url) == before
+    assert store("get", "agents", "-o", "name").out == "agent/desk\n"
+
+    execute(postgres_url, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    assert store("restore", file).code == 0
+    assert "public.orders" not in tables(postgres_url)
+
+
 def test_a_dump_of_something_else_is_refused(store, postgres_url: str, tmp_path: Path) -> None:
     file = tmp_path / "b.dump"
     execute(postgres_url, "CREATE SCHEMA other_app", "CREATE TABLE other_app.orders (id int)")

@@ -46,6 +46,7 @@ def test_a_target_has_one_spelling_and_covers_nothing_of_ours(target: str, tmp_p
             for each in (
                 "/./etc", "/data/.", "/data//x", "/", "/tmp", "/etc", "/etc/", "/run", "/opt", "/usr", "/workspace",
                 "/workspace/data", "/proc", "/proc/self", "/dev/fd", "/sys", "/run/foliot/x", "/run/foliot-egress",
+                "/usr/lib/x", "/usr/bin", "/bin/sh", "/sbin/x", "/lib/x", "/lib64/x",
                 "/opt/foliot-python/lib", "/opt/foliot-code", LAUNCHER, f"{LAUNCHER}/x",
                 "/data", "/data/", "/etc/app", "/opt/acme", "/run/app", "/tmp/app", "/srv/a/b", "/home", "/code",
             )
@@ -139,11 +140,13 @@ async def test_sockets_in_a_folder_that_is_shown_are_not_connected_to_without_a_
     sockets: Path, writable: bool
 ) -> None:
     sandbox = ProcessSandbox()
-    for mounts, connected in (
-        ((Mount(str(sockets), "/data", writable),), False),
-        ((Mount(str(sockets / "stream"), "/data/stream"),), True),
+    folder, access = Mount(str(sockets), "/data", writable), "read_write" if writable else "read_only"
+    for policy, connected in (
+        (SandboxPolicy(mounts=(folder,)), False),
+        (SandboxPolicy(mounts=(Mount(str(sockets / "stream"), "/data/stream"),)), True),
+        (SandboxPolicy(workspace=str(sockets), workspace_access=access, workspace_shared=True), False),
     ):
-        session = await sandbox.open(SandboxPolicy(mounts=mounts))
+        session = await sandbox.open(policy)
         tried = await session.exec(["/usr/bin/python3", "-c", CONNECTING])
         assert tried.exit_code == 0, tried.stderr
         assert (b"connected" in tried.stdout) is connected, tried.stdout

@@ -178,6 +178,36 @@ def test_a_share_is_an_equal_part_and_what_others_leave(held: list[float], room:
     assert share_of_each(held, room) == share
 
 
+async def test_who_fills_the_store_with_declarations_takes_nobodys_history(store) -> None:
+    settings, database, _ = store
+    if not settings.store.startswith("sqlite"):
+        pytest.skip("the size of PostgreSQL is its operator's")
+    old: list[str] = []
+    async with Runtime(settings=settings) as runtime:
+        for n in range(5):
+            agent = Agent("clerk", namespace="modest", model=ScriptedModel([{"say": "done"}]))
+            old.append((await runtime.run(agent, f"{n} " + "x" * 40_000)).run_id)
+    before = (await database.size()).used
+    declared = [("ModelEndpoint", "m", {"provider": "mock", "default_model": "mock"})]
+    for n in range(20):
+        spec = {"model_ref": "m", "prompt": "".join(f"{n * 7919 + i:x} " for i in range(9000))}
+        declared.append(("Agent", f"a{n}", spec))
+    async with Runtime(settings=settings) as runtime:
+        for kind, name, spec in declared:
+            metadata = {"name": name, "namespace": "greedy"}
+            document = {"apiVersion": "foliot.dev/v1", "kind": kind, "metadata": metadata, "spec": spec}
+            await runtime.resources.apply([document])
+    held = await measure_namespaces(database)
+    assert held["greedy"] > held["modest"] > 0
+
+    limit = int(before + ((await database.size()).used - before) / 2)
+    found = await keeper(store, Retention(size=limit), days=0.5).look()
+
+    assert found is not None
+    assert found.early == 0
+    assert set(old) <= set(await phases(database))
+
+
 async def test_content_counts_once_in_equal_parts_for_those_who_have_it(store) -> None:
     settings, database, _ = store
     async with Runtime(settings=settings) as runtime:

@@ -9,9 +9,15 @@ WORKSPACE: Final = "/workspace"
 # The program that sets up the last wall and becomes the one that was asked for.
 LAUNCHER: Final = "/.foliot-start"
 
+# The folders of the machine's system. They are shown as they are, so there is no place in them for anything else.
+SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # Places that no mount may cover, and those that none may lie in. What Foliot shows inside is in /opt/foliot-NAME.
-_OWN: Final = frozenset({"/", "/tmp", "/usr", "/etc", "/bin", "/sbin", "/lib", "/lib64", "/run", "/opt"})
-_OWN_BELOW: Final = (f"{WORKSPACE}/", "/proc/", "/dev/", "/sys/", "/run/foliot", "/opt/foliot-", f"{LAUNCHER}/")
+_OWN: Final = frozenset({"/", "/tmp", "/etc", "/run", "/opt"})
+_OWN_BELOW: Final = (
+    *(f"{each}/" for each in (WORKSPACE, LAUNCHER, "/proc", "/dev", "/sys", *SYSTEM)),
+    "/run/foliot",
+    "/opt/foliot-",
+)
 
 
 def target_problems(targets: Sequence[str]) -> Iterator[tuple[int, str]]:

@@ -278,7 +278,14 @@ def _assembled(
     grants = OperatorGrants.of(settings)
     folders = UserFolders(journal, SqlFolders(database), clock=clock) if database is not None else None
     workspaces = RunWorkspaces(
-        journal, root, home=home, shared=shared, namespace=namespace, sources=grants.workspace_sources, folders=folders
+        journal,
+        root,
+        home=home,
+        shared=shared,
+        namespace=namespace,
+        sources=grants.workspace_sources,
+        folders=folders,
+        granted=grants.sandbox_limits,
     )
     backends = Backends(
         secrets,

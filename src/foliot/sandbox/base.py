@@ -101,7 +101,8 @@ FEATURES: Final[Mapping[str, str]] = {
 class SandboxPolicy(Struct, frozen=True):
     """The walls of one session. It never changes while the session lives.
 
-    `workspace` is a folder of the host, seen at `/workspace`; `cwd` is a path inside, the workspace by default.
+    `workspace` is a folder of the host, seen at `/workspace`, and `workspace_shared` where others use it too; `cwd` is
+    a path inside, the workspace by default.
     `broker_socket` is the path outside of the socket that the egress broker listens on. `environment` is all that
     programs find in theirs, besides `PATH`, `HOME`, `LANG` and the like; it never holds a credential.
     `require` are the names of `FEATURES` that must really be enforced: where one cannot be, the policy is refused.
@@ -111,6 +112,7 @@ class SandboxPolicy(Struct, frozen=True):
     mounts: tuple[Mount, ...] = ()
     workspace: str | None = None
     workspace_access: WorkspaceAccess = "read_write"
+    workspace_shared: bool = False
     cwd: str = ""
     network: Network = "none"
     broker_socket: str | None = None
@@ -130,6 +132,8 @@ class SandboxPolicy(Struct, frozen=True):
         mount of a socket itself says that it is meant.
         """
         shown = [mount.source for mount in self.mounts if not mount.part]
+        if self.workspace is not None and self.workspace_shared and self.workspace_access != "none":
+            shown.append(self.workspace)
         return self.network != "none" or not shown or any(map(is_socket, shown))
 
 

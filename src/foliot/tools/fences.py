@@ -449,6 +449,7 @@ class Fences:
             mounts=(*(replace(each, part=True) for each in wanted.parts), *wanted.mounts),
             workspace=None if folder is None else str(folder),
             workspace_access=access,
+            workspace_shared=folder is not None and self.workspaces is not None and self.workspaces.is_shared(folder),
             cwd=wanted.cwd,
             environment=wanted.environment,
             limits=wanted.limits,

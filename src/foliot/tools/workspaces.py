@@ -98,6 +98,10 @@ class WorkspaceFolders(Protocol):
         """
         ...
 
+    def is_shared(self, folder: Path) -> bool:
+        """Whether others than the run use this folder: it is shown as it is, and not made for the run."""
+        ...
+
     async def changed(self, owner: FenceOwner) -> None:
         """A call that could write is over, and nothing of it runs any more: keep what it changed.
 
@@ -151,6 +155,10 @@ class SharedWorkspace:
     async def folder(self, owner: FenceOwner, *, writes: bool = True) -> Path | None:
         """The folder, for callers of its namespace. Namespaces are kept apart: only one has it."""
         return self._path if owner.caller.namespace == self._namespace else None
+
+    def is_shared(self, folder: Path) -> bool:
+        """Returns True: it is the operator's own."""
+        return True
 
     async def changed(self, owner: FenceOwner) -> None:
         """Do nothing."""

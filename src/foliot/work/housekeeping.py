@@ -197,9 +197,10 @@ class Housekeeper:
         log.warning("the store has %d bytes and may have %d: what has ended is forgotten early", size.used, limit)
         journal, room, used = SqlJournal(self._db), limit * BELOW, size.used
         held = await measure_namespaces(self._db)
-        # Indices and records that belong to nobody make the store larger than what is held.
-        part = sum(held.values()) / used
-        share = share_of_each(list(held.values()), room * part)
+        # Indices, and records that belong to nobody, make the store larger than what is held, and may stay as they are.
+        # However many there are, nobody loses everything for them.
+        whole = sum(held.values())
+        share = share_of_each(list(held.values()), max(whole - (used - room), room * whole / used / 2))
         for before in (now - YOUNGEST, now - YOUNGEST_OF_LARGEST):
             for namespace in sorted(held, key=held.__getitem__, reverse=True):
                 oldest, count = Oldest(self._db, namespace, before), FEWEST_EARLY

@@ -183,10 +183,12 @@ class RunWorkspaces:
         namespace: str = "default",
         sources: Sequence[str] = (),
         folders: UserFolders | None = None,
+        granted: Mapping[str, float] | None = None,
     ) -> None:
         """`sources` are the folders that runs may begin with a copy of, besides those that the operator declares.
 
-        `folders` are those of agents and users; without them `data/` of a run is as all else.
+        `folders` are those of agents and users; without them `data/` of a run is as all else. `granted` is the setting
+        `sandbox_limits`.
         """
         self._journal = journal
         self._given_root = root
@@ -196,11 +198,19 @@ class RunWorkspaces:
         self._namespace = namespace
         self._sources = sources
         self._folders = folders
+        # What a folder may hold whose agent says nothing: the operator's bound, where it is less than the default.
+        granted = granted or {}
+        self._quota = min(QUOTA, int(granted.get("quota", QUOTA)))
+        self._most_files = min(MOST_FILES, int(granted.get("max_files", MOST_FILES)))
         self._known: OrderedDict[str, _RunFolder] = OrderedDict()
         self._under_way: set[asyncio.Future[Any]] = set()
         # One folder is walked at a time, so that watching never takes more than a part of one processor.
         self._walking = asyncio.Lock()
         self._watching: set[asyncio.Task[None]] = set()
+
+    def is_shared(self, folder: Path) -> bool:
+        """Whether this is the folder that runs share; see `WorkspaceFolders`."""
+        return folder == self._shared
 
     async def access(self, owner: FenceOwner) -> WorkspaceAccess:
         """The most that calls of this run may do with its folder; see `WorkspaceFolders`."""
@@ -449,7 +459,7 @@ class RunWorkspaces:
     async def _make_ready(self, held: _RunFolder, owner: FenceOwner, base: _Base, files: CallFiles | None) -> None:
         run_id = owner.run_id
         await self._end_of_stopped(held, base.epoch)
-        held.bounds = Bounds(base.rules.get("quota", QUOTA), base.rules.get("max_files", MOST_FILES))
+        held.bounds = Bounds(base.rules.get("quota", self._quota), base.rules.get("max_files", self._most_files))
         # A snapshot of this claim that is newer than what the driver knew when it started the call is on its way into
         # the journal. One of an earlier claim never arrived.
         same_claim = held.epoch == base.epoch

@@ -19,6 +19,15 @@ SELECT t.key AS key, t.namespace AS namespace,
        CAST(COALESCE((SELECT SUM(LENGTH(e.data)) FROM task_event AS e WHERE e.task = t.key), 0) AS BIGINT) AS size
   FROM task AS t WHERE t.key > :after ORDER BY t.key LIMIT :count;
 
+-- name: held_by_changes
+-- reads: many
+SELECT revision AS key, namespace, LENGTH(document) AS size
+  FROM change WHERE revision > :after ORDER BY revision LIMIT :count;
+
+-- name: held_by_resources
+-- reads: many
+SELECT key, namespace, LENGTH(document) AS size FROM resource WHERE key > :after ORDER BY key LIMIT :count;
+
 -- name: held_content
 -- reads: many
 -- The next content, and again with each namespace of a run, a session or a folder that has it. SQLite keeps the order of
