@@ -19,7 +19,8 @@ from foliot_runtime import REPAIR
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # `src` has the errors and the hints, written out or made by `install_command`.
-SHOWN = ("src", "docs", "README.md", "examples", "deploy", "pyproject.toml", "Makefile")
+FOLDERS = ("src", "docs", "examples", "deploy", "benchmarks", ".ci")
+SHOWN = (*FOLDERS, "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "pyproject.toml", "Makefile")
 OTHER_NAME = re.compile(
     r"\b(?:re)?install\s+(?:-\S+\s+)*['\"]?foliot(?!-runtime)\b(?!/)|(?<![\w.-])foliot\[\s*[a-z-]+[\],]"
 )

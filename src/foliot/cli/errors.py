@@ -27,6 +27,8 @@ from foliot_runtime import REPAIR, foreign_package
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 BUG: Final = 70
+# Done, differences, a run that waits for a person.
+NO_FAILURES: Final = frozenset({0, 1, 8})
 REPORT_AT: Final = "https://foliot.dev"
 
 
@@ -46,10 +48,17 @@ def exit_code_of(run: Callable[[], Any], invocation: Invocation) -> int:
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except Exception as error:
-        if trouble := foreign_package():  # first: it may be the cause of whatever failed
-            say("warning", f"{trouble}\n{REPAIR}", fg="yellow", color=invocation.color)
+        _tell_foreign_package(invocation)  # first: it may be the cause of whatever failed
         return _tell_error(error, invocation)
-    return outcome if isinstance(outcome, int) and not isinstance(outcome, bool) else 0
+    code = outcome if isinstance(outcome, int) and not isinstance(outcome, bool) else 0
+    if code not in NO_FAILURES:  # the command has told of it itself
+        _tell_foreign_package(invocation)
+    return code
+
+
+def _tell_foreign_package(invocation: Invocation) -> None:
+    if trouble := foreign_package():
+        say("warning", f"{trouble}\n{REPAIR}", fg="yellow", color=invocation.color)
 
 
 def _tell_error(error: Exception, invocation: Invocation) -> int:

@@ -176,6 +176,8 @@ def _narrowed(wanted: Wanted) -> dict[str, Any] | None:
     for each in wanted.filter.fields:
         if each.key == "status.phase":
             phases = [phase for phase in phases if any(holds(word, each) for word in _words(phase))]
+            if each.op in ("!=", "notin"):  # of the two words of one phase, the one that is shown
+                rest.append(each)
         elif each.key == "metadata.name" and each.op in ("=", "in"):
             names = set(each.values) if names is None else names & set(each.values)
         else:

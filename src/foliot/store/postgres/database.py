@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -101,9 +102,11 @@ T = TypeVar("T")
 
 POOL = 10
 # One writer stores what has gathered while it stored the group before. Others help when it is held up: by a row that
-# another process has locked, or by a slow disk.
+# another process has locked, or by a slow disk. Each statement to a server that is far away waits for the network, and
+# groups wait for it together: there all writers start at once.
 WRITERS: Final = 4
 HELD_UP: Final = 0.05
+FAR_AWAY: Final = 0.001
 # So many of the others may be held by reads that can become long: the rest is for small ones, whatever people list.
 LONG_READS = 3
 LARGEST_BATCH = 64
@@ -151,6 +154,7 @@ class PostgresDatabase:
         self._sweep: asyncio.TimerHandle | None = None
         self._writers: dict[asyncio.Task[None], float] = {}  # when each began its group
         self._helper: asyncio.TimerHandle | None = None
+        self._round_trip = math.inf  # about that of the network, once it was measured
         self._board = Noticeboard(self._listener, self._send, waits)
         self._signal = ChangeSignal(self._board)
         self._closed = False
@@ -234,10 +238,11 @@ class PostgresDatabase:
             return
         loop = asyncio.get_running_loop()
         now = loop.time()
-        if all(now - began >= HELD_UP for began in self._writers.values()):
+        held_up = HELD_UP if self._round_trip < FAR_AWAY else 0.0
+        if all(now - began >= held_up for began in self._writers.values()):
             self._writers[loop.create_task(self._drain())] = now
         elif self._helper is None:
-            self._helper = loop.call_later(HELD_UP, self._look_again)
+            self._helper = loop.call_later(held_up, self._look_again)
 
     def _look_again(self) -> None:
         self._helper = None
@@ -247,7 +252,10 @@ class PostgresDatabase:
         async with self._connections.hold() as connection:
             asked = steady()
             theirs = await connection.fetchval("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS float8)")
-            self._clock.measured(theirs, asked, steady())
+            answered = steady()
+            self._clock.measured(theirs, asked, answered)
+            # The shortest of all: a busy machine answers late, and is not far away for that.
+            self._round_trip = min(self._round_trip, answered - asked)
 
     def change_mark(self) -> object:
         self._check_open()
