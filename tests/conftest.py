@@ -87,6 +87,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.services)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _garbage_of_the_module() -> Iterator[None]:
+    """What a module leaves open is found at its end: a test of another module is not blamed for it."""
+    yield
+    gc.collect()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("fence") is not None and (why := no_fence()):
         pytest.skip(why)
