@@ -208,6 +208,30 @@ def test_a_folder_of_comments_prunes_nothing_unless_it_is_allowed_to(foliot, tea
     assert "agent/editor" in allowed.out
 
 
+PART = "kind: Tool\nmetadata: {name: pay, labels: {app: x}}\nspec: {type: http, endpoint: 'http://127.0.0.1:9/'}\n"
+NAMES_IT = "kind: ToolPermission\nmetadata: {name: guard, labels: {app: x}}\nspec: {tool_ref: pay}\n"
+
+
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.services)])
+def test_prune_does_not_take_what_the_same_manifests_name(foliot, monkeypatch, request, database):
+    if database == "postgres":
+        monkeypatch.setenv("FOLIOT_STORE", request.getfixturevalue("postgres_url"))
+    assert foliot("apply", "-f", "-", stdin=f"{PART}---\n{NAMES_IT}").code == 0
+    words = ("-f", "-", "--prune", "-l", "app=x")
+
+    refused = foliot("apply", *words, stdin=NAMES_IT)
+
+    assert refused.code == 5
+    assert "spec.tool_ref" in refused.err
+    assert "prune deletes it" in refused.err
+    assert "--allow-missing" in refused.err
+    assert foliot("diff", *words, stdin=NAMES_IT).code > 1
+    assert foliot("get", "all", "-o", "name").out.split() == ["tool/pay", "tool-permission/guard"]
+    allowed = foliot("apply", *words, "--allow-missing", stdin=NAMES_IT)
+    assert (allowed.code, "references missing tool" in allowed.err) == (0, True)
+    assert foliot("get", "all", "-o", "name").out.split() == ["tool-permission/guard"]
+
+
 def test_prune_says_which_work_it_ends(foliot, team, tmp_path):
     task = "kind: Task\nmetadata: {name: brief, labels: {team: docs}}\nspec: {agent: writer, input: {topic: x}}\n"
     (tmp_path / "task.yaml").write_text(task)

@@ -253,3 +253,13 @@ def test_a_scoped_policy_without_targets_is_doubted() -> None:
     assert found(made("AgentPolicy", blocked_tools=["p*"])) == said
     assert found(made("AgentPolicy", blocked_tools=["p*"], apply_mode="global")) == []
     assert found(made("AgentPolicy", blocked_tools=["p*"], target_tasks=["nightly"])) == []
+
+
+def test_the_very_name_that_is_asked_for_is_never_what_was_meant() -> None:
+    def names(kind: str, namespace: str) -> list[str]:
+        return ["refund", "refunds"]
+
+    http = {"type": "http", "endpoint": "http://127.0.0.1:9/"}
+    for document in (made("Tool", **http, requires=["refund"]), made("ToolPermission", tool_ref="refund")):
+        ((_, problem),) = [each for each in check_references([document], nothing, names=names) if each[1].missing]
+        assert problem.hint == "did you mean refunds?"

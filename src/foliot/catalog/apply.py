@@ -408,10 +408,10 @@ async def apply_documents(
     what the documents become and of everything that prune is about to delete, in a dry run too; what it raises stops
     all of it.
 
-    Raises `ManifestError` for references that cannot be, or to what is not there; `Conflict` for a version named in a
-    document that has passed, or when other writers were faster every time; `FieldConflict` for fields that others own,
-    unless it is forced; `UsageError` when prune would delete something although none of the documents has its labels,
-    unless `allow_empty`.
+    Raises `ManifestError` for references that cannot be, or to what is not there, or not any more after the prune;
+    `Conflict` for a version named in a document that has passed, or when other writers were faster every time;
+    `FieldConflict` for fields that others own, unless it is forced; `UsageError` when prune would delete something
+    although none of the documents has its labels, unless `allow_empty`.
     """
     applier = applier or Applier()
     check_manager(applier.manager)
@@ -423,17 +423,18 @@ async def apply_documents(
             await judge([*map(Put, plan.documents), *deletes])
         if plan.refused is not None:
             raise plan.refused
+        doomed = [step.change.key for step in steps if isinstance(step.change, Delete)]
+        if doomed and not allow_empty:
+            _refuse_empty(plan.documents, Filter(namespace=prune_namespace, labels=prune or ()), len(doomed))
         checked = await check_against_store(
             store,
             plan.documents,
             allow_missing=allow_missing,
             brings=brings,
             operator=None if applier.declarer is None else applier.declarer.operator,
+            gone=doomed,
         )
         warnings = [*plan.warnings, *checked]
-        doomed = [step.change.key for step in steps if isinstance(step.change, Delete)]
-        if doomed and not allow_empty:
-            _refuse_empty(plan.documents, Filter(namespace=prune_namespace, labels=prune or ()), len(doomed))
         if check is not None:
             await check(plan.documents, doomed)
         try:

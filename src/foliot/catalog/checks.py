@@ -8,19 +8,19 @@ edge, or whether a runner exists, only the engine.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from foliot.catalog.declared import key_of
 from foliot.engine.definition.edge_conditions import check_fields
-from foliot.engine.definition.missing import Brings, Parts, is_built_in, look_up
+from foliot.engine.definition.missing import Brings, Lookups, Parts, StoreWithout, is_built_in, look_up, named
 from foliot.errors import FoliotError, InvalidInput
 from foliot.resources.checks import check_references
 from foliot.resources.definitions.agent_system import OTHERWISE
 from foliot.resources.problems import Path, Problem
-from foliot.resources.references import target_of
-from foliot.store.base import Document, Key, ResourceStore
+from foliot.resources.references import references, target_of
+from foliot.store.base import Document, Key
 
 
 def check_documents(documents: Sequence[Document], parts: Parts | None) -> list[tuple[int, Problem]]:
@@ -154,7 +154,6 @@ def handle_of(document: Document) -> str:
 def uses(document: Document) -> Iterator[tuple[Key, str]]:
     """Everything that a normalised document refers to, each once, with the field that does."""
     from foliot.resources.problems import render_path
-    from foliot.resources.references import references
 
     seen: set[Key] = set()
     for reference in references(document):
@@ -171,13 +170,14 @@ ALLOW_MISSING: Final = (
 
 
 async def check_against_store(
-    store: ResourceStore,
+    store: Lookups,
     documents: Sequence[Document],
     *,
     allow_missing: bool = False,
     before: Mapping[Key, Document] | None = None,
     brings: Brings | None = None,
     operator: bool | None = None,
+    gone: Collection[Key] = (),
 ) -> list[str]:
     """Warnings about references, in sentences. Raises `ManifestError` when one of them cannot be, or names something
     that is not there, and `Denied` when one needs a grant of another namespace: what is there is not told to whoever
@@ -185,13 +185,16 @@ async def check_against_store(
 
     `allow_missing` takes what names something that is not there, with a warning. So does a change of what was stored
     `before` where it leaves the name as it is. `brings` is what this process has without a declaration; `operator`:
-    whoever declares them is the operator, to whom variables of the environment are Secrets.
+    whoever declares them is the operator, to whom variables of the environment are Secrets. The resources of `gone` are
+    deleted together with the write: grants and parts among them are not there any more.
 
     Its findings carry `handle_of` as their file: whoever knows the files puts them there.
     """
     from foliot.engine.definition.references import check_declared
     from foliot.resources.problems import Finding, ManifestError
 
+    if gone:
+        store = StoreWithout(store, gone)
     await check_declared(store, documents)
     parts = await look_up(store, documents, brings, operator=operator)
     findings: list[Finding] = []
@@ -200,11 +203,17 @@ async def check_against_store(
         old = (before or {}).get(key)
         if problem.missing and (allow_missing or (old is not None and _at(old, problem) == _at(document, problem))):
             problem = replace(problem, severity="warning")
+        if problem.missing and gone and _named_at(document, problem.path) in gone:
+            problem = replace(problem, hint="prune deletes it: keep it among the manifests, or do not name it")
         findings.append(Finding(problem, handle_of(document), kind=key.kind, name=key.name))
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
         raise ManifestError(findings, hint=ALLOW_MISSING if all(each.problem.missing for each in errors) else None)
     return [f"{finding.file}: {finding.problem}" for finding in findings]
+
+
+def _named_at(document: Document, path: Path) -> Key | None:
+    return next((named(each) for each in references(document) if each.path == path), None)
 
 
 def _at(document: Document, problem: Problem) -> Any:

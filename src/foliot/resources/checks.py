@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
@@ -92,8 +93,13 @@ def find_missing(
     find: Find | None,
     names: Names,
     built_in: Callable[[str], bool],
+    *,
+    suggest: bool = True,
 ) -> Iterator[Problem]:
-    """Yields a problem for everything that a document names and that is not there; see `check_references`."""
+    """Yields a problem for everything that a document names and that is not there; see `check_references`.
+
+    Only with `suggest` it says what was probably meant: that is looked for among all names.
+    """
 
     def there(kind: str, namespace: str, name: str) -> bool:
         return (kind, namespace, name) in given or (known is not None and known(kind, namespace, name))
@@ -115,20 +121,27 @@ def find_missing(
         if reference.namespace == _key(document)[1]:  # what is in another namespace is not told
             alike += [name for kind, space, name in given if (kind, space) == key[:2]]
             alike += names(*key[:2])
-        if document["kind"] in _BY_TOKEN and any(tool_token(reference.name) == tool_token(each) for each in alike):
+        # What is asked for is not there, whoever says so: it may just have come, or be about to go.
+        alike = [name for name in alike if name != reference.name]
+        if document["kind"] in _BY_TOKEN and tool_token(reference.name) in _tokens(tuple(alike)):
             continue
         message, hint = _said(document, reference)
         if known is None:
             hint = "; ".join(filter(None, (hint, "not among these manifests")))
             yield Problem(reference.path, message, hint, severity="warning", missing=True)
         else:
-            yield Problem(
-                reference.path, message, suggestion(reference.name, alike, hint, alike=VERY_ALIKE), missing=True
-            )
+            if suggest:
+                hint = suggestion(reference.name, alike, hint, alike=VERY_ALIKE)
+            yield Problem(reference.path, message, hint, missing=True)
 
 
 # Rules know a tool by its token, so that Web-Search and web_search are the same to them.
 _BY_TOKEN: Final = frozenset({"ToolPermission", "AgentPolicy", "ToolApproval"})
+
+
+@lru_cache(maxsize=16)
+def _tokens(names: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(map(tool_token, names))
 
 
 def _comes_by_itself(reference: Reference, there: Known, look: Find, built_in: Callable[[str], bool]) -> bool:

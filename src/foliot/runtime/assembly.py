@@ -37,8 +37,9 @@ from foliot.engine.definition.freeze import (
     with_tool,
 )
 from foliot.engine.definition.governance import ModelGate
-from foliot.engine.definition.missing import MissingParts, built_in_names, parts_missing_in, with_missing_parts
+from foliot.engine.definition.missing import built_in_names
 from foliot.engine.definition.run_options import RunOptions, check_model_may_change, read_schema, without_tools
+from foliot.engine.definition.run_scope import MissingParts, missing_in, with_missing
 from foliot.engine.definition.skills import (
     SkillCatalog,
     offered_of,
@@ -222,7 +223,7 @@ class Assembly:
         self._agent_tools: dict[tuple[str, str], ToolRegistry] = {}
         self._prepared: dict[tuple[str, str], _Prepared] = {}
         self._pipelines: dict[int, _Piped] = {}  # by the identity of the spec, which each of them holds
-        self._missing = MissingParts(resources, self.brings, self._document_of)
+        self._missing = MissingParts(resources, self.brings, self._document_of, self._python_changes)
         self._parts_of: dict[str, PipelineParts] = {}
         # Grows whenever a Python object becomes known that was not known before.
         self.generation = 0
@@ -266,6 +267,9 @@ class Assembly:
             case _:
                 return False
 
+    def _python_changes(self) -> int:
+        return self.generation + self.given.changes
+
     def _document_of(self, namespace: str, name: str) -> Document | None:
         known = self.known(namespace, name)
         return None if known is None else known.document
@@ -306,7 +310,7 @@ class Assembly:
             and known.agent is agent
             and known.rules is rules
             and known.given == (given, given.changes)
-            and parts_missing_in(known.spec) == await self._missing.around(agent.document)
+            and missing_in(known.spec) == await self._missing.around(agent.document)
         ):
             return known.spec, known.pipeline
         spec, tools = await self._frozen(agent)
@@ -386,7 +390,7 @@ class Assembly:
         frozen = with_quarantined(with_skills(frozen, skills), held)
         frozen = with_misnamed(frozen, await self._skills.misnamed(spec.get("skills", ()), agent.namespace))
         _set_skills(tools, frozen)
-        frozen = with_missing_parts(frozen, await self._missing.around(agent.document))
+        frozen = with_missing(frozen, await self._missing.around(agent.document))
         names = [tool.definition.name for tool in tools]
         callees = [name for name in names if name.startswith(PREFIX)]
         declared += [name for name in callees if self.known(agent.namespace, name.removeprefix(PREFIX)) is None]

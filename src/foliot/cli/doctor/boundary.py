@@ -71,13 +71,14 @@ async def _references(stored: Iterable[Document]) -> Findings:
 
 async def _missing(settings: Settings, resources: ResourceStore, stored: Sequence[Document]) -> Findings:
     """Rules about tools that do not exist, agents with tools that nobody has, and the like: declared all the same."""
-    from foliot.engine.definition.missing import find_missing_parts
+    from foliot.engine.definition.missing import judge_stored
     from foliot.runtime.local.groups import PluginParts
 
-    for index, problem in await find_missing_parts(resources, stored, PluginParts(settings).brings):
-        document = stored[index]
-        what = f"{document['kind']}/{_name(document)} in {_space(document)}: {problem}"
-        yield Finding(AREA, "boundary.missing", "warning", what, "declare it, or mend the name")
+    found = await judge_stored(resources, stored, PluginParts(settings).brings)
+    for document, problems in zip(stored, found, strict=True):
+        for problem in problems:
+            what = f"{document['kind']}/{_name(document)} in {_space(document)}: {problem}"
+            yield Finding(AREA, "boundary.missing", "warning", what, "declare it, or mend the name")
 
 
 async def _powers(settings: Settings, stored: Iterable[Document]) -> Findings:

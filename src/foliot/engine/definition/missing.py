@@ -1,44 +1,61 @@
 """Parts that are missing: what declared resources name and nobody has, and fields that no answer can have.
 
     parts = await look_up(store, documents, brings)         what is there of all that the documents name
-    problems = missing_in(document, parts)                  what is not, each with its place and what was probably meant
+    found = await judge_stored(store, documents, brings)    what is not, each with its place and what was probably meant
 
 The same look refuses a declaration (catalog/checks.py), and tells of one that was taken all the same: in the status of
-the resource, in `foliot doctor`, and in the spec of each run in its scope, where `trace` and `why` read it. It is never
-stored: a part that comes later is not missing any more.
+the resource, in `foliot doctor`, and in the spec of each run in its scope (run_scope.py), where `trace` and `why` read
+it. It is never stored: a part that comes later is not missing any more.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol, TypeAlias
 
-import msgspec
-from msgspec.structs import replace
-
-from foliot.common.pages import read_all
+from foliot.common.pages import read_pages
+from foliot.common.threads import unhurried
+from foliot.engine.definition.references import Lists
 from foliot.errors import InvalidInput
 from foliot.resources.checks import find_missing
 from foliot.resources.powers import declared_by_operator
 from foliot.resources.problems import Problem
-from foliot.resources.references import FIELDS, Reference, is_name, references
-from foliot.store.base import Document, Filter, Key, ResourceStore
-
-if TYPE_CHECKING:
-    from foliot.kernel.run.spec import RunSpec
+from foliot.resources.references import Reference, is_name, references
+from foliot.store.base import Document, Filter, Key, Owned, Page
 
 Brings: TypeAlias = Callable[[Reference], Awaitable[bool]]
 """Whether this process has the part without a declaration: Python gives it, or a plug-in."""
 
-# Where the spec of a run keeps what was missing around it when it began; of more, the number is told.
-MISSING_PARTS: Final = "missing_parts"
+# Of more problems than these the number is told, and nobody looks for what was probably meant.
 MOST_TOLD: Final = 20
-# What holds for every run of its namespace, whatever its agent names.
-_RULES: Final = ("AgentPolicy", "Budget", "ToolPermission")
-# What a run goes on to from its agent.
-_FOLLOWED: Final = frozenset({"Agent", "AgentRole", "McpServer", "ModelEndpoint", "Tool"})
+# What a document counts for when it is told whether they are many: some hundred are judged beside the event loop.
+PER_DOCUMENT: Final = 400
+# So many resources are looked up before others have their turn.
+_SLICE: Final = 200
+
+
+class Lookups(Lists, Protocol):
+    """A store, as far as parts are looked up in it."""
+
+    async def owned(self, keys: Sequence[Key]) -> dict[Key, Owned]: ...
+
+
+class StoreWithout:
+    """A store as it will be when these resources are gone."""
+
+    def __init__(self, store: Lookups, gone: Collection[Key]) -> None:
+        self._store = store
+        self._gone = frozenset(gone)
+
+    async def owned(self, keys: Sequence[Key]) -> dict[Key, Owned]:
+        return await self._store.owned([key for key in keys if key not in self._gone])
+
+    async def list(self, filter: Filter, *, cursor: str | None = None) -> Page:
+        page = await self._store.list(filter, cursor=cursor)
+        return replace(page, items=[each for each in page.items if key_of(each) not in self._gone])
 
 
 @dataclass(frozen=True)
@@ -61,7 +78,7 @@ class Parts:
 
 
 async def look_up(
-    store: ResourceStore,
+    store: Lookups,
     documents: Sequence[Document],
     brings: Brings | None = None,
     *,
@@ -72,36 +89,54 @@ async def look_up(
 
     Variables of the environment are the Secrets of what the `operator` declares; None: as each document says.
     """
-    given = {_key(document) for document in documents if beside}
-    wanted = {
-        Key(each.kind, each.namespace, each.name): (document, each)
-        for document in documents
-        for each in references(document)
-    }
+    given = {key_of(document) for document in documents if beside}
+    wanted = await unhurried(PER_DOCUMENT * len(documents), _wanted, documents)
     # A tool named server--tool may come from the MCP server, which is therefore looked for as well.
-    servers = {Key("McpServer", key.namespace, key.name.partition("--")[0]) for key in wanted if "--" in key.name}
-    stored = await find_stored(store, (wanted.keys() | servers) - given)
+    stored = await find_stored(store, (wanted.keys() | set(filter(None, map(server_of, wanted)))) - given)
     brought: set[Key] = set()
-    lacking: set[tuple[str, str]] = set()
-    for key, (document, reference) in wanted.items():
-        if key in given or key in stored:
-            continue
+    lacking: set[Key] = set()
+    for index, key in enumerate(wanted.keys() - stored.keys() - given, 1):
+        document, reference = wanted[key]
         of_operator = declared_by_operator(document) if operator is None else operator
         if (of_operator and _in_environment(reference)) or (brings is not None and await brings(reference)):
             brought.add(key)
-        elif key.namespace == _key(document).namespace and not (key.kind == "Tool" and is_built_in(key.name)):
-            lacking.add((key.kind, key.namespace))
-    listed = {
-        (kind, space): [_key(each).name for each in await read_all(store.list, Filter(kind, space))]
-        for kind, space in sorted(lacking)
-    }
-    for kind, space in listed:
-        listed[kind, space] += built_in_names() if kind == "Tool" else ()
-    return Parts(stored, brought, listed)
+        elif key.namespace == key_of(document).namespace and not (key.kind == "Tool" and is_built_in(key.name)):
+            lacking.add(key)
+        if not index % _SLICE:
+            await asyncio.sleep(0)
+    listed: dict[tuple[str, str], tuple[str, ...]] = {}
+    for kind, space in sorted({(key.kind, key.namespace) for key in lacking}):
+        names = [key_of(each).name for each in await find_all(store, Filter(kind, space))]
+        listed[kind, space] = (*names, *(built_in_names() if kind == "Tool" else ()))
+    # What came between the two looks is there.
+    known = {place: frozenset(names) for place, names in listed.items()}
+    came = [key for key in lacking if key.name in known[key.kind, key.namespace]]
+    return Parts({**stored, **await find_stored(store, came)}, brought, listed)
+
+
+def _wanted(documents: Sequence[Document]) -> dict[Key, tuple[Document, Reference]]:
+    return {named(each): (document, each) for document in documents for each in references(document)}
+
+
+def named(reference: Reference) -> Key:
+    return Key(reference.kind, reference.namespace, reference.name)
+
+
+def key_of(document: Document) -> Key:
+    metadata = document["metadata"]
+    return Key(document["kind"], metadata.get("namespace", "default"), metadata["name"])
+
+
+def server_of(key: Key) -> Key | None:
+    """The MCP server from which a tool of this name may come."""
+    server, dashes, _ = key.name.partition("--")
+    return Key("McpServer", key.namespace, server) if dashes else None
 
 
 def is_built_in(tool: str) -> bool:
-    return tool in built_in_names()
+    from foliot.tools.builtin.catalogue import NAMES
+
+    return tool in NAMES
 
 
 def built_in_names() -> list[str]:
@@ -111,27 +146,50 @@ def built_in_names() -> list[str]:
     return sorted(NAMES)
 
 
-async def find_stored(store: ResourceStore, keys: Iterable[Key]) -> dict[Key, Document]:
+async def find_stored(store: Lookups, keys: Iterable[Key]) -> dict[Key, Document]:
     """The resources of these keys that are there. What cannot be a name is nobody's."""
-    named = sorted(key for key in keys if is_name(key.name) and is_name(key.namespace))
-    return {key: each.document for key, each in (await store.owned(named)).items()} if named else {}
+    found: dict[Key, Document] = {}
+    wanted = [key for key in keys if is_name(key.name) and is_name(key.namespace)]
+    for start in range(0, len(wanted), _SLICE):
+        found |= {key: each.document for key, each in (await store.owned(wanted[start : start + _SLICE])).items()}
+        await asyncio.sleep(0)
+    return found
 
 
-def missing_in(document: Document, parts: Parts) -> Iterator[Problem]:
-    """Yields what a stored document names and is not there, and fields of its edges that no answer can have."""
-    yield from find_missing(document, {}, parts.has, parts.find, parts.names, is_built_in)
-    if document["kind"] == "AgentSystem":
-        from foliot.engine.definition.edge_conditions import check_fields  # few have one, and it is slow to load
+async def find_all(store: Lookups, filter: Filter) -> list[Document]:
+    """Reads a whole list. Others have their turn between its pages."""
+    found: list[Document] = []
+    async for page in read_pages(store.list, filter):
+        found += page.items
+        await asyncio.sleep(0)
+    return found
 
-        yield from check_fields(document, parts.find)
+
+def judge(documents: Sequence[Document], parts: Parts) -> list[list[Problem]]:
+    """Finds for each stored document what it names and is not there, and fields of edges that no answer can have.
+
+    What was probably meant is said of the first `MOST_TOLD`: looking for it among all names takes its time.
+    """
+    found: list[list[Problem]] = []
+    count = 0
+    for document in documents:
+        suggest = count < MOST_TOLD
+        problems = [*find_missing(document, {}, parts.has, parts.find, parts.names, is_built_in, suggest=suggest)]
+        if document["kind"] == "AgentSystem":
+            from foliot.engine.definition.edge_conditions import check_fields  # few have one, and it is slow to load
+
+            problems += check_fields(document, parts.find)
+        found.append(problems)
+        count += len(problems)
+    return found
 
 
-async def find_missing_parts(
-    store: ResourceStore, documents: Sequence[Document], brings: Brings | None = None
-) -> list[tuple[int, Problem]]:
-    """Finds what is missing of stored documents, each with the index of its document."""
+async def judge_stored(
+    store: Lookups, documents: Sequence[Document], brings: Brings | None = None
+) -> list[list[Problem]]:
+    """Finds what is missing of each stored document now. Many are judged beside the event loop."""
     parts = await look_up(store, documents, brings, beside=False)
-    return [(index, each) for index, document in enumerate(documents) for each in missing_in(document, parts)]
+    return await unhurried(PER_DOCUMENT * len(documents), judge, documents, parts)
 
 
 def _in_environment(reference: Reference) -> bool:
@@ -146,115 +204,24 @@ def _in_environment(reference: Reference) -> bool:
     return any(os.environ.get(variable) for variable in EnvironmentSecrets().variables(ref))
 
 
-def _key(document: Document) -> Key:
-    metadata = document["metadata"]
-    return Key(document["kind"], metadata.get("namespace", "default"), metadata["name"])
-
-
-# --- of a run --------------------------------------------------------------------------------------------------------
-
-
-class MissingParts:
-    """The missing parts around the runs of each agent, looked at anew only when something has changed."""
-
-    def __init__(
-        self,
-        store: ResourceStore | None,
-        brings: Brings | None = None,
-        given: Callable[[str, str], Document | None] = lambda namespace, name: None,
-    ) -> None:
-        """`given` finds the document of an agent that Python gives, by namespace and name."""
-        self._given = given
-        self._store = store
-        self._brings = brings
-        self._revision: int | None = None
-        self._known: dict[tuple[str, str], tuple[str, ...]] = {}
-
-    async def around(self, document: Document) -> tuple[str, ...]:
-        """Sentences on what is missing in the scope of an agent: of itself, of whom it may call, of the rules there."""
-        if self._store is None:
-            return ()
-        await self._follow(self._store)
-        key = _key(document)
-        place = (key.namespace, key.name)
-        if place not in self._known:
-            scope = await self._scope(self._store, document)
-            found = await find_missing_parts(self._store, scope, self._brings)
-            texts = [f"{_title(scope[index], key.namespace)}: {problem}" for index, problem in found]
-            more = [f"and {len(texts) - MOST_TOLD} more"] if len(texts) > MOST_TOLD else []
-            self._known[place] = (*texts[:MOST_TOLD], *more)
-        return self._known[place]
-
-    async def _follow(self, store: ResourceStore) -> None:
-        revision = await store.revision()
-        if self._revision == revision:
-            return
-        since = None if self._revision is None else await store.changed(self._revision, _KINDS)
-        if since is None or since.changes or since.revision < revision:
-            self._known.clear()
-        self._revision = revision
-
-    async def _scope(self, store: ResourceStore, agent: Document) -> list[Document]:
-        scope = {_key(agent): agent}
-        for kind in _RULES:
-            for rule in await read_all(store.list, Filter(kind, _key(agent).namespace)):
-                scope[_key(rule)] = rule
-        todo: list[Document] = [agent]
-        while todo:
-            named = {Key(each.kind, each.namespace, each.name) for document in todo for each in references(document)}
-            fresh = {key for key in named - scope.keys() if key.kind in _FOLLOWED}
-            found = await find_stored(store, fresh)
-            for key in fresh - found.keys():
-                if key.kind == "Agent" and (own := self._given(key.namespace, key.name)) is not None:
-                    found[key] = own
-            scope |= found
-            todo = list(found.values())
-        return list(scope.values())
-
-
-# Of these a change can bring or take a part.
-_KINDS: Final = tuple(sorted({*FIELDS, *(kind for rows in FIELDS.values() for _, kind, _ in rows)} - {"Task"}))
-
-
-def _title(document: Document, namespace: str) -> str:
-    key = _key(document)
-    return f"{key.kind}/{key.name}" if key.namespace == namespace else f"{key.kind}/{key.namespace}/{key.name}"
-
-
-def parts_missing_in(spec: RunSpec) -> tuple[str, ...]:
-    """Returns what was missing around a run when it began, in sentences."""
-    return msgspec.convert(spec.extra.get(MISSING_PARTS, ()), tuple[str, ...])
-
-
-def with_missing_parts(spec: RunSpec, texts: Sequence[str]) -> RunSpec:
-    """The spec of a run that begins although something is missing around it."""
-    return replace(spec, extra={**spec.extra, MISSING_PARTS: list(texts)}) if texts else spec
-
-
-def missing_condition(problems: Sequence[Problem]) -> dict[str, Any]:
-    """The condition in the status of a resource whose parts are missing."""
-    message = "; ".join(map(str, problems[:MOST_TOLD]))
-    return {"type": "PartsPresent", "status": "False", "reason": "PartsMissing", "message": message}
-
-
-async def with_missing_told(
-    store: ResourceStore, documents: Sequence[Document], brings: Brings | None = None
-) -> list[Document]:
-    """The documents, with a condition in the status of each of which a part is missing; its phase is then Error."""
-    told: dict[int, list[Problem]] = {}
-    for index, each in await find_missing_parts(store, documents, brings):
-        told.setdefault(index, []).append(each)
-    return [_told(each, told[index]) if index in told else each for index, each in enumerate(documents)]
-
+# --- in the status ---------------------------------------------------------------------------------------------------
 
 # Phases of a resource with which nothing is wrong.
 _FINE: Final = frozenset({"", "Ready", "Pending"})
+_CONDITION: Final = "PartsPresent"
+
+
+async def add_conditions(store: Lookups, documents: Sequence[Document], brings: Brings | None = None) -> list[Document]:
+    """The documents, with a condition in the status of each of which a part is missing; its phase is then Error."""
+    found = await judge_stored(store, documents, brings)
+    return [_told(each, problems) if problems else each for each, problems in zip(documents, found, strict=True)]
 
 
 def _told(document: Document, problems: Sequence[Problem]) -> Document:
+    message = "; ".join(map(str, problems[:MOST_TOLD]))
+    condition = {"type": _CONDITION, "status": "False", "reason": "PartsMissing", "message": message}
     status: dict[str, Any] = document.get("status") or {}
-    condition = missing_condition(problems)
-    others = [each for each in status.get("conditions") or () if each.get("type") != condition["type"]]
+    others = [each for each in status.get("conditions") or () if each.get("type") != _CONDITION]
     fine = status.get("phase", "") in _FINE
-    phase = {"phase": "Error", "lastError": condition["message"]} if fine else {}
+    phase = {"phase": "Error", "lastError": message} if fine else {}
     return {**document, "status": {**status, **phase, "conditions": [*others, condition]}}

@@ -19,7 +19,7 @@ from foliot.engine.approval.requests import ApprovalRequests
 from foliot.engine.base import Approvals, Clock, Models, RunProcesses, Settlement, Silence, Watcher
 from foliot.engine.budgets.run_budget import RunBudgets
 from foliot.engine.definition.governance import ModelGate
-from foliot.engine.definition.missing import parts_missing_in
+from foliot.engine.definition.run_scope import missing_in
 from foliot.engine.driver.appends import recorded
 from foliot.engine.driver.attachments import FetchesFiles
 from foliot.engine.driver.doubts import Doubts, family
@@ -252,7 +252,7 @@ class Runs:
             summarised=conversation.summarised,
             sized=conversation.sized if conversation.model == spec.model else 0,
             compacts=compacts,
-            missing=parts_missing_in(spec),
+            missing=missing_in(spec),
             past=past,
             session=session,
             turn=turn,

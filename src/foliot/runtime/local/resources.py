@@ -102,9 +102,9 @@ class LocalResources(ResourceGroup):
             documents = await with_owners(self._store, documents)
         if self._work is not None and any(document["kind"] == "Task" for document in documents):
             documents = await self._work().shown(documents)
-        from foliot.engine.definition.missing import with_missing_told
+        from foliot.engine.definition.missing import add_conditions
 
-        return [as_written(each) for each in await with_missing_told(self._store, documents, self._brings)]
+        return [as_written(each) for each in await add_conditions(self._store, documents, self._brings)]
 
     async def opposed(self, documents: Sequence[Document]) -> Sequence[Taken]:
         if self._work is None or not any(document["kind"] == "Task" for document in documents):

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from foliot.catalog.declared import with_owners
 from foliot.engine.approval.documents import KIND as APPROVAL
-from foliot.engine.definition.missing import with_missing_told
+from foliot.engine.definition.missing import add_conditions
 from foliot.errors import InvalidInput, NotFound
 from foliot.resources.kinds import KINDS
 from foliot.resources.names import STEERING
@@ -174,9 +174,7 @@ async def get_resource(
         document = await services.resources.get(key)
     if is_true(managedFields, "managedFields"):
         (document,) = await with_owners(services.resources, [document])
-    (document,) = await with_missing_told(
-        services.resources, [await _shown(services, document)], services.client.brings
-    )
+    (document,) = await add_conditions(services.resources, [await _shown(services, document)], services.client.brings)
     if if_none_match is not None and unquoted(if_none_match) == document["metadata"].get("resourceVersion"):
         return Response(status_code=304, headers={"ETag": etag(document)})
     return resource(document)

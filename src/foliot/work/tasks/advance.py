@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from foliot.bus.base import Ticket
 from foliot.engine.definition.freeze import execution_of
-from foliot.engine.definition.missing import parts_missing_in
+from foliot.engine.definition.run_scope import missing_in
 from foliot.engine.driver.doubts import family
 from foliot.engine.driver.ids import id_from
 from foliot.engine.driver.journal import LONGEST_ANSWER, preview, signal
@@ -174,7 +174,7 @@ def begin_runs(
             equality=EQUALITY,
             unsettled=() if in_doubt is None else in_doubt.get(spec.agent, ()),
             trace=under_message(command.trace, run_id) if command.trace else "",
-            missing=parts_missing_in(spec),
+            missing=missing_in(spec),
         )
         new = NewRun(
             id=run_id,

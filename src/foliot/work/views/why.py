@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from foliot.common.durations import duration
 from foliot.common.process import in_words
 from foliot.common.text import counted, one_line
-from foliot.engine.definition.missing import parts_missing_in
+from foliot.engine.definition.run_scope import missing_in
 from foliot.engine.explain.why import Hint, RunLiveness
 from foliot.engine.explain.why import explain as explain_run
 from foliot.kernel.graph.advance import Reason, explain
@@ -119,7 +119,7 @@ def why(story: TaskStory, around: Surroundings, now: float) -> TaskExplanation:
 
 def _missing(around: Surroundings, told: TaskExplanation) -> None:
     """Says what was not there when the task was accepted, though something around its agents names it."""
-    texts = dict.fromkeys(text for spec in around.specs.values() for text in parts_missing_in(spec))
+    texts = dict.fromkeys(text for spec in around.specs.values() for text in missing_in(spec))
     told.causes += [Cause("missing", f"not there: {text}") for text in [*texts][:SHOWN]]
     if texts:
         told.next.append(Hint("foliot doctor", "shows everything that is named and not there"))
