@@ -114,11 +114,17 @@ def test_a_key_that_does_not_open_what_is_stored_is_an_error(foliot, home, monke
     assert "mine" in message
 
 
+QUEUED = (
+    "INSERT INTO queue (run, run_id, task, namespace, agent, lane, class, priority, line, due_at, held, max_running, "
+    "requirements) VALUES"
+)
+
+
 def test_work_without_anybody_to_do_it_is_an_error(foliot, team, home) -> None:
     now = time.time()
     changed(
         home,
-        f"INSERT INTO queue VALUES (1, 'r1', 1, 'default', 'writer', '', 'c', 0, '999', {now - 1000}, 0, 0, '{{}}', 0)",
+        f"{QUEUED} (1, 'r1', 1, 'default', 'writer', '', 'c', 0, '999', {now - 1000}, 0, 0, '{{}}')",
     )
     found = examined(foliot)
     assert found["work.workers"][0] == "error"
@@ -133,7 +139,7 @@ def test_work_that_no_worker_can_do_is_a_warning(foliot, team, home) -> None:
         home,
         "INSERT INTO worker (name, identity, region, gpu, models, labels, capacity, phase, started_at, heartbeat_at) "
         f"VALUES ('wx', 'me', '', 0, '[]', '{{}}', 8, 'ready', {now}, {now + 600})",
-        f"INSERT INTO queue VALUES (1, 'r1', 1, 'default', 'writer', '', 'c', 0, '999', {now - 9}, 0, 0, '{needs}', 0)",
+        f"{QUEUED} (1, 'r1', 1, 'default', 'writer', '', 'c', 0, '999', {now - 9}, 0, 0, '{needs}')",
     )
     level, message, hint = examined(foliot)["work.placement"]
     assert (level, "default/writer" in message, "foliot why" in hint) == ("warning", True, True)

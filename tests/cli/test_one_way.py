@@ -26,7 +26,7 @@ BRANCHES = {
     "commands/tokens.py": 1,  # the first token can only be made on the store: a server asks for one
     "invocation.py": 2,  # some commands work on the store itself; contexts name servers
     "reach.py": 1,  # `connected` opens the store, or the server
-    "runtimes.py": 1,  # `reached` opens a runtime, or the server
+    "runtimes.py": 2,  # `reached` opens a runtime, or the server; a server goes by the token, and takes no name
     "watch/run.py": 1,  # words: a run of this process stops with it, one of a server does not
     "watch/task.py": 1,  # the work of a task is done here only on a runtime of this process
 }

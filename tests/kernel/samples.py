@@ -157,4 +157,10 @@ GROWN: tuple[e.Event, ...] = (
             "run-0", 7, (e.PastEffect("run-0", 2, "c1", "pay", "amount=5", "sha256:08", "once", "done", "5 euros"),)
         ),
     ),
+    e.RunCreated("clerk", "sha256:00", fork=e.Fork("run-0", 7, step=2), missing=('missing tool "refnd"',)),
+    e.RunCreated(
+        "clerk",
+        "sha256:00",
+        past=(e.PastEffect("run-0", 2, "c1", "pay", "amount=5", "sha256:08", "once", "done", "5 euros"),),
+    ),
 )

@@ -9,6 +9,7 @@ import pytest
 
 SPECS: dict[str, dict[str, Any]] = {
     "Agent": {
+        "active": True,
         "model_ref": "shared/gpt",
         "model_name": "gpt-mini",
         "model_settings": {"temperature": 0.5, "max_output_tokens": 100, "extra": {"topK": 3}},
@@ -262,6 +263,7 @@ SPECS: dict[str, dict[str, Any]] = {
         "auth": {"secretRef": "bot"},
         "users": [{"id": "42", "user": "ann", "agent": "clerk"}],
         "groups": [{"id": "-100", "agent": "clerk", "respond": "always"}],
+        "link": True,
         "mode": "steer",
     },
     "Worker": {

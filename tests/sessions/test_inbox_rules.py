@@ -54,7 +54,7 @@ async def declare(rt: Runtime, **inbox: Any) -> None:
     spec: dict[str, Any] = {"model_ref": "brain", "tools": ["work"]}
     if inbox:
         spec["inbox"] = inbox
-    await rt.resources.apply([{"kind": "Agent", "metadata": {"name": "helper"}, "spec": spec}])
+    await rt.resources.apply([{"kind": "Agent", "metadata": {"name": "helper"}, "spec": spec}], allow_missing=True)
 
 
 async def at_work(rt: Runtime, gate: Gate, **options: Any) -> Session:

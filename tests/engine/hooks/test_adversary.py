@@ -215,7 +215,7 @@ async def test_arguments_of_a_hook_that_a_rule_refuses_are_refused(runtime: Runt
     def to_paris(act: HookAct) -> Any:
         return act.change(arguments={"place": "Paris"})
 
-    await runtime.resources.apply([CONDITION])
+    await runtime.resources.apply([CONDITION], allow_missing=True)
     agent = Agent("a", model=ScriptedModel([CALL, {"say": "{last_result}"}]), tools=[look], hooks=[to_paris])
     result = await runtime.run(agent, "Go.")
     assert "not Paris" in result.output

@@ -24,7 +24,7 @@ def channels() -> None:
     foliot channels list                   with what went wrong last
     foliot channels deliveries NAME        answers that wait, were sent or given up, and why
     foliot channels retry NAME NUMBER      deliver one that was given up
-    foliot channels link CODE              speak on a channel as yourself, by a code that it showed you
+    foliot channels link CODE              speak as yourself, by a code that a channel showed
     foliot channels links                  who has linked an account
     foliot channels unlink ID              end a link
     """

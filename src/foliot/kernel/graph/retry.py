@@ -17,6 +17,8 @@ Verdict: TypeAlias = Literal["wait", "retry", "end"]
 
 # The reason of a run whose model is refused by a policy of whoever operates it.
 POLICY: Final = "policy"
+# A condition on an edge behind an agent that has answered could not be evaluated.
+CONDITION_FAILED: Final = "condition_failed"
 
 
 class RetryRow(NamedTuple):
@@ -98,6 +100,13 @@ RETRIES: Final = (
         "end",
     ),
     RetryRow(
+        "a condition on an edge behind the agent cannot be evaluated",
+        "nobody",
+        "the end: `condition_failed`",
+        ((CONDITION_FAILED, ""),),
+        "end",
+    ),
+    RetryRow(
         "somebody decided that a call whose effect nobody knows ends the run",
         "nobody",
         "the end",
@@ -131,8 +140,6 @@ RETRIES: Final = (
     ),
 )
 
-# A condition on an edge behind an agent that has answered could not be evaluated.
-CONDITION_FAILED: Final = "condition_failed"
 # Failures that another attempt would only repeat: the run used up what it may use, broke its contract, was refused by
 # a rule, or asks its provider for something wrong.
 FINAL_CODES: Final = frozenset(
