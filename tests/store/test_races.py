@@ -110,7 +110,7 @@ def parked(lease: Lease) -> tuple[Any, ...]:
 
 
 def told(run_id: str) -> tuple[Any, ...]:
-    return journals._signal, Signal("s", run_id, NOW, "cancel.requested", b"{}"), None
+    return journals._signal, Signal("s", run_id, NOW, "cancel.requested", b"{}"), None, None
 
 
 async def due_at(database: PostgresDatabase, run_id: str) -> list[str]:
