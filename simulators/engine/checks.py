@@ -22,6 +22,7 @@ from foliot.kernel.run.events import (
     RunDeadLettered,
     RunFailed,
     RunSucceeded,
+    StepStarted,
     ToolFinished,
     ToolStarted,
     UnknownDecided,
@@ -29,7 +30,7 @@ from foliot.kernel.run.events import (
 from foliot.kernel.run.loop import apply
 from foliot.kernel.run.state import State, owner_of
 from foliot.store.journal.base import TERMINAL
-from simulators.engine.history import Acted, Asked, Begun, Claimed, History, Item, Stored
+from simulators.engine.history import Acted, Asked, Begun, Cancelled, Claimed, History, Item, Stored, brief
 
 Check: TypeAlias = Callable[[History], Iterator[str]]
 ENDS: Final = (RunSucceeded, RunFailed, RunCancelled, RunDeadLettered)
@@ -72,6 +73,18 @@ def nothing_acts_before_it_is_durable(history: History) -> Iterator[str]:
                     yield f"{item.run_id}: the model was shown messages that are not durable"
             case _:
                 pass
+
+
+def nothing_begins_behind_a_cancel(history: History) -> Iterator[str]:
+    """Behind a cancel that is stored no question and no call is begun, in whatever process the run is driven."""
+    cancelled: set[str] = set()
+    for item in history.items:
+        if isinstance(item, Cancelled):
+            cancelled.add(item.run_id)
+        elif isinstance(item, Stored) and item.run_id in cancelled:
+            for event in item.events:
+                if isinstance(event, ToolStarted | StepStarted):
+                    yield f"{item.run_id}: {brief(event)} was stored by {item.worker} behind a cancel"
 
 
 def finished_work_is_not_done_again(history: History) -> Iterator[str]:
@@ -273,6 +286,7 @@ def nothing_unexpected_is_raised(history: History) -> Iterator[str]:
 
 CHECKS: Final[tuple[Check, ...]] = (
     nothing_acts_before_it_is_durable,
+    nothing_begins_behind_a_cancel,
     finished_work_is_not_done_again,
     once_effects_happen_once,
     calls_in_doubt_are_not_made_again,

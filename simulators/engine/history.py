@@ -91,6 +91,15 @@ class Acted:
 
 
 @dataclass(frozen=True, slots=True)
+class Cancelled:
+    """A cancel was stored by somebody, `worker`."""
+
+    at: float
+    worker: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Noted:
     """Everything else, for people who read the history: faults, refusals, what was said from outside."""
 
@@ -100,7 +109,7 @@ class Noted:
     text: str
 
 
-Item: TypeAlias = Stored | Claimed | Asked | Begun | Acted | Noted
+Item: TypeAlias = Stored | Claimed | Asked | Begun | Acted | Cancelled | Noted
 
 
 @dataclass
@@ -158,6 +167,8 @@ def _what(item: Item) -> str:
         case Acted():
             late = "" if item.held else " without a lease"
             return f"ACTED    {item.tool} {item.call_id} attempt {item.attempt} key {item.key}{late}"
+        case Cancelled():
+            return "CANCELLED"
         case Noted():
             return item.text
 

@@ -20,7 +20,8 @@ from foliot.kernel.run.events import (
     UnknownDecided,
 )
 from foliot.store.journal.base import Signal
-from simulators.engine.history import brief
+from foliot.store.journal.cancelling import CANCEL
+from simulators.engine.history import Cancelled, brief
 from simulators.engine.process import Process
 from simulators.engine.world import World, at_once
 
@@ -105,6 +106,8 @@ class People:
         for _ in range(2 if chance.random() < 0.2 else 1):
             try:
                 at_once(self._world.journal.signal(message))
+                if message.type == CANCEL:
+                    self._world.history.items.append(Cancelled(self._world.loop.time(), "people", message.run_id))
             except FoliotError as error:
                 self._world.note("people", message.run_id, f"is told  {error.code}")
                 return

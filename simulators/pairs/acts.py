@@ -124,6 +124,15 @@ async def _follow(t: Tools) -> Any:
     return (await t.journal.create(follower, [entry(1)])) is None
 
 
+@act("run.start-below")
+async def _start_below(t: Tools) -> Any:
+    """A run that another one starts: whoever cancels that one refuses it, or has it told."""
+    child = structs.replace(new_run(f"new-{t.who}", t.now), parent="busy")
+    lease = await t.journal.create(child, [entry(1)], worker=f"w-{t.who}", lease_until=t.now + LEASE)
+    assert lease is not None
+    await t.journal.append(lease, [entry(2)])
+
+
 @act("run.claim")
 async def _claim(t: Tools) -> Any:
     lease = await t.claim("idle", f"w-{t.who}")
@@ -508,13 +517,13 @@ async def _sweep(t: Tools) -> Any:
 
 @act("tool.ask")
 async def _ask(t: Tools) -> Any:
-    wish = LeaseRequest("default/saw", f"id-{t.who}", ToolRate(1.0, 5), tokens=2, most=2, number=7)
+    wish = LeaseRequest("default/saw", f"id-{t.who}", ToolRate(1, 1.0, 5), tokens=2, most=2, number=7)
     return await t.limits.ask(wish, now=NOW, lease_until=NOW + 10, place_until=NOW + 10)
 
 
 @act("tool.ask.new")
 async def _ask_new(t: Tools) -> Any:
-    wish = LeaseRequest("default/plane", f"id-{t.who}", ToolRate(1.0, 3), tokens=2, most=1, number=7)
+    wish = LeaseRequest("default/plane", f"id-{t.who}", ToolRate(1, 1.0, 3), tokens=2, most=1, number=7)
     return await t.limits.ask(wish, now=NOW, lease_until=NOW + 10, place_until=NOW + 10)
 
 

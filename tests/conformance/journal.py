@@ -11,8 +11,9 @@ import pytest
 from foliot.engine.driver.journal import signal
 from foliot.errors import Conflict, NotFound
 from foliot.kernel.run.codec import decode
-from foliot.kernel.run.events import UnknownDecided
+from foliot.kernel.run.events import CancelRequested, UnknownDecided
 from foliot.store.journal.base import (
+    CancelPending,
     DecidedBefore,
     Entry,
     Journal,
@@ -20,6 +21,7 @@ from foliot.store.journal.base import (
     Lease,
     LeaseLost,
     NewRun,
+    ParentCancelled,
     Renewal,
     RunHeld,
     Signal,
@@ -281,6 +283,148 @@ class JournalConformance:
         for number, at in enumerate((105.0, 103.0, 104.0)):
             await journal.signal(Signal(f"s{9 - number}", "r1", at, "input.received", b"{}"))
         assert [each.id for each in await journal.signals(["r1"])] == ["s9", "s8", "s7"]
+
+    async def test_nothing_is_appended_between_a_cancel_and_the_moment_it_is_heard(self, journal: Journal) -> None:
+        lease = await born(journal)
+        cancel = Signal("s1", "r1", 101.0, "cancel.requested", b"{}")
+        await journal.signal(cancel)
+        for entries, taken in (([entry(2)], []), ([entry(2), entry(3)], ["s0"]), ([entry(2, b"x" * 300_000)], [])):
+            with pytest.raises(CancelPending):
+                await journal.append(lease, entries, taken=taken)
+        assert await journal.read("r1") == [entry(1)]
+        assert await journal.signals(["r1"]) == [cancel]
+
+        heard = Entry(3, 103.0, "cancel.requested", b"{}")
+        await journal.append(lease, [entry(2, type="tool.finished"), heard], taken=["s1"])
+
+        await journal.signal(Signal("s2", "r1", 104.0, "cancel.requested", b"{}"))  # it is ending already
+        await journal.append(lease, [entry(4, type="tool.finished")])
+        assert [each.seq for each in await journal.read("r1")] == [1, 2, 3, 4]
+
+    async def test_a_cancel_that_comes_too_late_to_be_recorded_is_heard_when_it_is_taken(
+        self, journal: Journal
+    ) -> None:
+        lease = await born(journal)
+        await journal.signal(Signal("s1", "r1", 101.0, "cancel.requested", b"{}"))
+        await journal.signal(Signal("s2", "r1", 102.0, "cancel.requested", b"{}"))
+        with pytest.raises(CancelPending):
+            await journal.append(lease, [entry(2)], taken=["s1"])
+        await journal.append(lease, [entry(2)], taken=["s1", "s2"])
+        await journal.append(lease, [entry(3)])
+        assert await journal.signals(["r1"]) == []
+
+    async def test_a_cancel_that_was_heard_before_it_is_stored_holds_nothing_up(self, journal: Journal) -> None:
+        lease = await born(journal)
+        await journal.append(lease, [Entry(2, 102.0, "cancel.requested", b"{}")], taken=["s1"])
+        await journal.signal(Signal("s1", "r1", 101.0, "cancel.requested", b"{}"))
+        await journal.append(lease, [entry(3, type="tool.finished")])
+
+    @pytest.mark.parametrize("phase", ["pending", "failed", "cancelled"])
+    async def test_a_run_that_is_told_to_end_can_be_given_back_and_ended(self, journal: Journal, phase) -> None:
+        lease = await born(journal)
+        await journal.signal(Signal("s1", "r1", 101.0, "cancel.requested", b"{}"))
+        await journal.append(lease, [] if phase == "pending" else [entry(2)], phase=phase)
+        assert (await journal.get("r1")).phase == phase
+        if phase == "pending":
+            again = await journal.claim("r1", worker="w2", now=200.0, until=230.0)
+            with pytest.raises(CancelPending):
+                await journal.append(again, [entry(2)])
+
+    async def test_whoever_lost_the_lease_is_told_so_and_not_of_a_cancel(self, journal: Journal) -> None:
+        lease = await born(journal)
+        await journal.claim("r1", worker="w2", now=131.0, until=160.0)
+        await journal.signal(Signal("s1", "r1", 101.0, "cancel.requested", b"{}"))
+        with pytest.raises(LeaseLost):
+            await journal.append(lease, [entry(2)])
+
+    async def test_a_cancel_is_for_all_that_a_run_has_started(self, journal: Journal) -> None:
+        """Also below one that has ended; not for a fork, which a person has started, nor above or beside."""
+        above = await born(journal, "above")
+        await born(journal, "top", parent="above")
+        leases = {name: await born(journal, name, parent=up) for name, up in (("one", "top"), ("two", "one"))}
+        ended = await born(journal, "ended", parent="top")
+        leases["deep"] = await born(journal, "deep", parent="ended")
+        await journal.append(ended, [entry(2)], phase="succeeded")
+        others = [above, await born(journal, "beside", parent="above")]
+        others.append(await born(journal, "fork", parent="top", parent_seq=1))
+
+        await journal.signal(Signal("s1", "top", 101.0, "cancel.requested", b"{}"))
+
+        told = await journal.signals(["top", "one", "two", "ended", "deep", "above", "beside", "fork"])
+        assert sorted((each.id, each.run_id) for each in told) == [
+            ("deep/parent", "deep"),
+            ("one/parent", "one"),
+            ("s1", "top"),
+            ("two/parent", "two"),
+        ]
+        assert {decode(each.data) for each in told if each.id != "s1"} == {
+            CancelRequested("parent", "the run that started it has ended")
+        }
+        for name, lease in leases.items():
+            with pytest.raises(CancelPending):
+                await journal.append(lease, [entry(2)])
+            await journal.append(lease, [Entry(2, 1.0, "cancel.requested", b"{}")], taken=[f"{name}/parent"])
+        for lease in others:
+            await journal.append(lease, [entry(2)])
+
+    @pytest.mark.parametrize("heard", [False, True])
+    async def test_nothing_is_started_below_a_run_that_was_told_to_end(self, journal: Journal, heard: bool) -> None:
+        lease = await born(journal, "top")
+        earlier = await born(journal, "earlier", parent="top")
+        await journal.append(earlier, [entry(2)], phase="succeeded")
+        await journal.signal(Signal("s1", "top", 101.0, "cancel.requested", b"{}"))
+        if heard:
+            await journal.append(lease, [Entry(2, 1.0, "cancel.requested", b"{}")], taken=["s1"])
+        for more in ({}, {"after": "earlier"}):
+            with pytest.raises(ParentCancelled):
+                await born(journal, "new", parent="top", **more)
+        assert await journal.many(["new"]) == []
+        await born(journal, "fork", parent="top", parent_seq=1)  # by a person
+
+    async def test_of_many_appends_and_cancels_at_once_none_is_appended_behind_its_cancel(
+        self, journal: Journal
+    ) -> None:
+        """Whatever shares a transaction: what is there when the cancel is answered is all that there will be."""
+        leases = [await born(journal, f"r{n:02}") for n in range(20)]
+        children = [await born(journal, f"c{n:02}", parent=f"r{n:02}") for n in range(20)]
+        answered: dict[str, int] = {}
+
+        async def write(lease: Lease) -> int:
+            for seq in range(2, 100):
+                try:
+                    await journal.append(lease, [entry(seq)])
+                except CancelPending:
+                    return seq - 1
+                await asyncio.sleep(0)
+            raise AssertionError("it was not told")
+
+        async def cancel(number: int) -> None:
+            for _ in range(number % 7):
+                await asyncio.sleep(0)
+            await journal.signal(Signal("s", f"r{number:02}", 101.0, "cancel.requested", b"{}"))
+            for name in (f"r{number:02}", f"c{number:02}"):
+                answered[name] = len(await journal.read(name))
+
+        both = [*leases, *children]
+        ends = await asyncio.gather(*map(write, both), *map(cancel, range(20)))
+
+        for lease, last in zip(both, ends, strict=False):
+            assert last == answered[lease.run_id] == len(await journal.read(lease.run_id))
+
+    async def test_a_child_that_is_started_at_the_moment_of_a_cancel_is_refused_or_told(self, journal: Journal) -> None:
+        for number in range(20):
+            top, name = f"top{number}", f"child{number}"
+            await born(journal, top)
+            stop = Signal("s", top, 101.0, "cancel.requested", b"{}")
+            born_, _ = await asyncio.gather(
+                born(journal, name, parent=top), journal.signal(stop), return_exceptions=True
+            )
+            if isinstance(born_, Lease):
+                assert [each.id for each in await journal.signals([name])] == [f"{name}/parent"]
+                with pytest.raises(CancelPending):
+                    await journal.append(born_, [entry(2)])
+            else:
+                assert isinstance(born_, ParentCancelled)
 
     async def test_large_payloads_come_back_as_they_were(self, journal: Journal) -> None:
         lease = await born(journal)

@@ -14,7 +14,7 @@ from foliot.engine.driver.journal import summary_of
 from foliot.engine.driver.runs import Runs
 from foliot.kernel.run.actions import CallTools
 from foliot.kernel.run.events import RunClaimed, RunSucceeded, ToolFinished
-from foliot.store.journal.base import TERMINAL, Lease
+from foliot.store.journal.base import TERMINAL, Lease, Signal
 from foliot.store.journal.memory import MemoryJournal
 from simulators.engine.__main__ import play_chunk
 from simulators.engine.simulation import simulate
@@ -155,6 +155,18 @@ class Unfenced(MemoryJournal):
 
 def test_a_journal_without_the_fence_is_caught() -> None:
     assert breaks("only_the_holder_writes", "zombies", journal=Unfenced)
+
+
+class Deaf(MemoryJournal):
+    """Takes what comes behind a cancel, as long as nobody has heard of it."""
+
+    async def signal(self, signal: Signal, **kwargs: Any) -> None:
+        await super().signal(signal, **kwargs)
+        self._runs[signal.run_id].cancelling = 0
+
+
+def test_a_start_behind_a_cancel_is_caught() -> None:
+    assert breaks("nothing_begins_behind_a_cancel", "meddling", journal=Deaf)
 
 
 class LosesResults(Driver):

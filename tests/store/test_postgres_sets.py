@@ -46,7 +46,7 @@ def test_a_change_looks_at_each_row_that_it_is_given_in_the_order_of_keys() -> N
         "WITH ORDINALITY AS each(p1, p2, p3, p4, p5, given_nr) "
         "JOIN run AS locked ON locked.key = each.p2 ORDER BY locked.key FOR UPDATE OF locked) AS given "
         "WHERE key = given.p2 AND epoch = given.p3 AND worker = given.p4 AND last_seq = given.p5 "
-        "RETURNING given.given_nr"
+        "AND COALESCE(cancelling, 0) <> 1 RETURNING given.given_nr"
     )
     assert [names[place] for place in form.key] == ["key"]
 

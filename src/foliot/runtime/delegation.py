@@ -28,7 +28,6 @@ from foliot.engine.definition.run_options import RunOptions, without_tools
 from foliot.engine.definition.skills import prompt_of
 from foliot.engine.driver.doubts import family
 from foliot.engine.driver.driver import Driver
-from foliot.engine.driver.journal import ends_with_parent
 from foliot.engine.driver.runs import Runs, user_message
 from foliot.engine.hooks.declared import with_hooks
 from foliot.engine.runners.profile import RUNNER
@@ -42,6 +41,7 @@ from foliot.resources.digest import definition_digest
 from foliot.runtime.assembly import Assembly
 from foliot.store.base import NextChange
 from foliot.store.journal.base import TERMINAL, RunHeld, Signal
+from foliot.store.journal.cancelling import ends_with_parent
 from foliot.tools import search
 from foliot.tools.backends.agent import (
     RUNNING_CODE,

@@ -40,7 +40,7 @@ from foliot.engine.driver.attachments import FetchesFiles, with_files
 from foliot.engine.driver.doubts import Doubts, both, doubts_of, noting
 from foliot.engine.driver.effects import ShownText, ask_model, call_tool, given_up, in_place_of, left_behind
 from foliot.engine.driver.intake import admit_calls, caller_of, check_output, mistaken_calls, rejected_output
-from foliot.engine.driver.journal import Conversation, Conversations, ends_with_parent, phase_of, summary_of
+from foliot.engine.driver.journal import Conversation, Conversations, Specs, load_state, phase_of, summary_of
 from foliot.engine.hooks.run_hooks import Due, RunHooks
 from foliot.engine.runners.profile import RUNNER
 from foliot.engine.workspaces.folders import UserFolders, WorkedOut
@@ -82,8 +82,10 @@ from foliot.kernel.run.events import (
     RunResumed,
     RunSucceeded,
     SessionNotCompacted,
+    StepStarted,
     Terminal,
     ToolFinished,
+    ToolStarted,
     UnknownReason,
 )
 from foliot.kernel.run.hooks import was_refused
@@ -97,6 +99,7 @@ from foliot.store.base import Document
 from foliot.store.folders import FolderMoved
 from foliot.store.journal.base import (
     TERMINAL,
+    CancelPending,
     Entry,
     Journal,
     Lease,
@@ -106,6 +109,7 @@ from foliot.store.journal.base import (
     SignalsPending,
     TransactionBody,
 )
+from foliot.store.journal.cancelling import CANCEL, ends_with_parent
 from foliot.store.ledger.doubts import NewDoubt
 from foliot.tools.base import Admitted, ChecksOutput, KeepsRecords, OutputCheck, Toolbox, ToolDefinition
 from foliot.tools.workspaces import WORKSPACE_RULES, CallFiles
@@ -316,7 +320,13 @@ class Driver:
                 self._record(RunResumed("timer"))
             elif waiting is not None and waiting.reason == "budget":
                 self._record(RunResumed("budget"))  # whoever takes it up wants it to look again
-            await self._go_on()
+            while True:
+                try:
+                    await self._go_on()
+                except CancelPending:
+                    await self._hear_cancel()
+                else:
+                    break
             if self._hooks is not None:
                 await self._tell_of_end(self._hooks)
             return self.state
@@ -507,6 +517,11 @@ class Driver:
                         await self._ask_type(check, action)
                 case Compact():
                     if self._asking is None:  # or it is in progress, and something else came meanwhile
+                        # No event says that it begins, so no append is refused: what waits for it is looked for.
+                        for signal in await self._signals():
+                            self.deliver(signal)
+                        if self._mail:
+                            continue
                         self._asking = begin(self._watched(self._compact, action))
                         if self._asking.done():
                             self._asking = None
@@ -568,6 +583,34 @@ class Driver:
             return await look()
         except Unavailable as error:
             return await self._persist(look, error)
+
+    async def _hear_cancel(self) -> None:
+        """An append was refused because the run was told to end: what it would have begun does not begin.
+
+        What else it holds stays, and is written with the cancel.
+        """
+        if any(isinstance(fact, ToolStarted | StepStarted) for fact in self._facts):
+            await self._take_back_starts()
+        under_way = {signal_id for _, signal_id in self._mail}
+        for signal in await self._signals():
+            seen = self._seen is not None and signal.id in self._seen
+            if signal.type == CANCEL and seen and signal.id not in under_way and signal.id not in self._taken:
+                self._taken += (signal.id,)  # it was heard in this process before it was stored
+            self.deliver(signal)
+
+    async def _take_back_starts(self) -> None:
+        """Undo the fold of starts that were not stored, and of what follows them."""
+        started = next(n for n, fact in enumerate(self._facts) if isinstance(fact, ToolStarted | StepStarted))
+        look = partial(load_state, self._journal, Specs(), self.lease.run_id, conversations=self._conversations)
+        try:
+            state = await look()
+        except Unavailable as error:
+            state = await self._persist(look, error)
+        del self._facts[started:], self._entries[started:]
+        for fact, entry in zip(self._facts, self._entries, strict=True):
+            apply(state, fact, entry.at)
+            state.link = entry.link
+        self.state.become(state)
 
     def _persist(self, attempt: Callable[[], Awaitable[T]], error: Unavailable) -> Awaitable[T]:
         """Do again what a store that is away has kept from being done, for as long as the lease lasts."""

@@ -17,7 +17,6 @@ from foliot.kernel.errors import Unencodable
 from foliot.kernel.messages import Message
 from foliot.kernel.run.codec import decode, encode, type_of
 from foliot.kernel.run.events import (
-    CancelRequested,
     Event,
     InputReceived,
     RunCancelled,
@@ -441,12 +440,6 @@ def signal(run_id: str, event: Event, at: float, *, signal_id: str | None = None
     with storable(f"what is said to run {run_id}"):
         data = encode(event)
     return Signal(signal_id or secrets.token_hex(12), run_id, at, type_of(event), data)
-
-
-def ends_with_parent(run_id: str, at: float) -> Signal:
-    """The signal that ends a run because its parent has ended. It always has the same id, so it is heard once."""
-    ending = CancelRequested("parent", "the run that started it has ended")
-    return signal(run_id, ending, at, signal_id=f"{run_id}/parent")
 
 
 async def was_said(journal: Journal, run_id: str, input_id: str) -> bool:

@@ -21,9 +21,9 @@ from foliot.common.cancellation import stop_tasks
 from foliot.common.waits import Waits
 from foliot.engine.base import Clock
 from foliot.engine.driver.driver import Driver
-from foliot.engine.driver.journal import ends_with_parent
 from foliot.errors import FoliotError
 from foliot.store.journal.base import Journal, StoreSetBack
+from foliot.store.journal.cancelling import ends_with_parent
 
 log = logging.getLogger(__name__)
 

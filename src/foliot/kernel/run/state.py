@@ -331,6 +331,11 @@ class State:
         self.request_tokens = self.new_tokens  # the same estimate of all of the request
         self.ratio = 1.0
 
+    def become(self, other: State) -> None:
+        """Is the other one from now on: a fold of the same run up to another event."""
+        for name in State.__slots__:
+            setattr(self, name, getattr(other, name))
+
     @property
     def tokens(self) -> int:
         """Tokens of the next request, as well as is known now."""

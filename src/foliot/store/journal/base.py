@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, get_arg
 
 from msgspec import Struct
 
-from foliot.errors import Conflict
+from foliot.errors import Conflict, UsageError
 from foliot.kernel.identity import Identity
 from foliot.kernel.run.codec import decode
 from foliot.store.transaction import Tx
@@ -183,6 +183,18 @@ class SignalsPending(Conflict):
     code = "signals_pending"
 
 
+class CancelPending(Conflict):
+    """The run was told to end, and its holder has not heard it: nothing is appended before, so nothing begins."""
+
+    code = "cancel_pending"
+
+
+class ParentCancelled(UsageError):
+    """The run that would start this one was told to end: nothing begins below it."""
+
+    code = "parent_cancelled"
+
+
 class DecidedBefore(Conflict):
     """Another decision about the same call was there first. `winner` is that one, as an event."""
 
@@ -240,7 +252,8 @@ class Journal(Protocol):
     ) -> Lease | None:
         """Store a new run with its first events; with `worker`, claimed by it from birth.
 
-        What `in_transaction` writes is stored with it or not at all. Raises `Conflict` when the id is taken.
+        What `in_transaction` writes is stored with it or not at all. Raises `Conflict` when the id is taken, and
+        `ParentCancelled`.
         """
         ...
 
@@ -276,7 +289,8 @@ class Journal(Protocol):
         those of inputs that wait for this run no longer. `due` is when a queued run that is let go may be taken again
         (None: as soon as it can go on). `in_transaction` commits with the entries. Raises `LeaseLost`,
         `JournalConflict`; `SignalsPending` when `phase` is "waiting" and a signal is not taken, or it is "succeeded"
-        and an input is not.
+        and an input is not. Without a `phase`, `CancelPending` when the first cancel of the run was stored before and
+        is neither among the entries nor taken.
         """
         ...
 
@@ -356,6 +370,8 @@ class Journal(Protocol):
         self, signal: Signal, *, after: int | None = None, in_transaction: TransactionBody | None = None
     ) -> None:
         """Leave a signal for the holder. Raises `NotFound`; `Conflict` when the run has ended.
+
+        A cancel is left for all runs below that one as well, in the same transaction: nothing begins there after it.
 
         `after` is for a decision about a call, made by somebody who knows the run up to this seq: when another one
         waits, or was recorded since, this raises `DecidedBefore`. The same decision again changes nothing.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -32,6 +33,7 @@ from foliot.store.journal.base import (
     Lease,
     LockingBody,
     NewRun,
+    ParentCancelled,
     Phase,
     Renewal,
     RunFilter,
@@ -41,6 +43,7 @@ from foliot.store.journal.base import (
     TransactionBody,
     is_second,
 )
+from foliot.store.journal.cancelling import CANCEL, cancel_locked, hear, hears_all, lock_with_those_below
 from foliot.store.journal.chain import JournalChanged, changed_journal
 from foliot.store.journal.leases import claim, lock_runs, pass_fence, renew
 from foliot.store.journal.packing import packed, pin_of
@@ -338,7 +341,11 @@ def create_runs(
     """
     drafts: list[_Draft] = []
     for new, first in runs:
-        conversation = None if new.after is None else (yield from _joined(new.after, new.namespace))
+        above, conversation = (yield from _above(new)), None
+        if new.after is not None:
+            conversation = yield from _joined(new.after, new, above)
+        elif above:
+            _check_above((yield from lock_runs(above)), above)
         pin = pin_of(first[0].data) if first else b""
         told = {name: data for name, data in new.content.items() if name != new.spec}
         drafts.append(_Draft(new, conversation, pin, told, stored_events(first, pin)))
@@ -410,17 +417,34 @@ def _pinned(drafts: Sequence[_Draft], definitions: Mapping[str, bytes], at: floa
     return [keys[name] for name in names]
 
 
-def _joined(run_id: str, namespace: str) -> Tx[str]:
-    """Returns the conversation of a run that another one continues. Raises `NotFound`.
+def _joined(run_id: str, new: NewRun, beside: Sequence[int]) -> Tx[str]:
+    """Returns the conversation of the run that a new one continues. Raises `NotFound`.
 
-    Its first turn is locked, because whoever forgets conversations begins there.
+    Its first turn is locked, because whoever forgets conversations begins there; and the runs `beside` with it.
     """
-    ends = yield from one("conversation_ends", id=run_id, namespace=namespace)
-    keys = () if ends is None else {ends["first_key"], ends["key"]}
-    if ends is None or len((yield from lock_runs(sorted(keys)))) < len(keys):
+    ends = yield from one("conversation_ends", id=run_id, namespace=new.namespace)
+    keys: set[int] = set() if ends is None else {ends["first_key"], ends["key"]}
+    found = yield from lock_runs(sorted({*keys, *beside}))
+    if ends is None or not keys <= {row["key"] for row in found}:
         raise NotFound(f"there is no run {run_id!r} to continue", hint="`foliot runs` lists them")
+    _check_above(found, beside)
     yield from run("conversation_join", key=ends["key"])
     return ends["first_id"]
+
+
+def _above(new: NewRun) -> Tx[tuple[int, ...]]:
+    """Returns the key of the run that starts a new one, if it is there. A fork is started by nobody."""
+    if new.parent is None or new.parent_seq is not None:
+        return ()
+    row = yield from one("run_key", id=new.parent)
+    return () if row is None else (row["key"],)
+
+
+def _check_above(found: Sequence[Row], above: Sequence[int]) -> None:
+    """Raises `ParentCancelled` when a run `above`, which is locked by now, was told to end."""
+    for row in found:
+        if row["key"] in above and row["cancelling"] is not None:
+            raise ParentCancelled(f"run {row['id']} was told to end: nothing is started below it")
 
 
 def _append(
@@ -434,7 +458,9 @@ def _append(
 ) -> Tx[None]:
     if isinstance(in_transaction, LockingBody):
         yield from in_transaction.locks()
-    yield from pass_fence(lease, entries, phase, summary)
+    if taken:
+        yield from hear(lease, entries)
+    yield from pass_fence(lease, entries, phase, summary, partial(hears_all, lease, taken))
     yield from _add_events(lease.key, entries)
     if taken:
         yield from many("signal_remove", [{"run_id": lease.run_id, "id": signal_id} for signal_id in taken])
@@ -577,7 +603,12 @@ def add_signal(signal: Signal) -> Tx[bool]:
     phase = found[0]["phase"]
     if phase in TERMINAL:
         raise Conflict(f"run {signal.run_id} has ended ({phase})")
+    below: list[Row] = []
+    if signal.type == CANCEL:
+        _, below = yield from lock_with_those_below([found[0]["key"]])  # before anything is changed: it may be refused
     new = yield from run("signal_add", **msgspec.structs.asdict(signal))
+    if signal.type == CANCEL:
+        yield from cancel_locked(found, below, signal.at)
     if phase in ("waiting", "pending"):
         yield from queue.wake(signal.run_id, signal.at)
     return bool(new)

@@ -10,14 +10,15 @@ Invariant:  epochs and journals only grow. A store in which they have not was se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import msgspec
 
 from foliot.errors import Conflict, NotFound
 from foliot.store.journal.base import (
     TERMINAL,
+    CancelPending,
     Entry,
     JournalConflict,
     Lease,
@@ -29,6 +30,9 @@ from foliot.store.journal.base import (
 )
 from foliot.store.queue import queue
 from foliot.store.transaction import Row, Tx, one, rows, run
+
+# What the row of a run says of a cancel that its holder has not heard.
+UNHEARD: Final = 1
 
 
 def lock_runs(keys: Sequence[int]) -> Tx[list[Row]]:
@@ -71,10 +75,17 @@ def renew(leases: Sequence[Lease], until: float) -> Tx[Renewal]:
     return Renewal(names, {lease.run_id for lease in missed if lease.run_id not in names})
 
 
-def pass_fence(lease: Lease, entries: Sequence[Entry], phase: Phase | None, summary: dict[str, Any] | None) -> Tx[None]:
+def pass_fence(
+    lease: Lease,
+    entries: Sequence[Entry],
+    phase: Phase | None,
+    summary: dict[str, Any] | None,
+    hears: Callable[[], Tx[bool]] | None = None,
+) -> Tx[None]:
     """Moves the run on, if this writer still holds it and knows its last event. Raises `LeaseLost`, `JournalConflict`.
 
-    Any `phase` but "running" also gives the lease back.
+    Any `phase` but "running" also gives the lease back. Without one the run must have heard what cancels it, or do so
+    by this (`hears`). Raises `CancelPending`.
     """
     if entries:
         after, last, at = entries[0].seq - 1, entries[-1].seq, entries[-1].at
@@ -87,9 +98,12 @@ def pass_fence(lease: Lease, entries: Sequence[Entry], phase: Phase | None, summ
         after, at = row["last_seq"], row["updated_at"]
         last = after
     if phase is None:
-        changed = yield from run(
-            "run_advance", key=lease.key, epoch=lease.epoch, worker=lease.worker, after=after, last=last
-        )
+        moved = {"key": lease.key, "epoch": lease.epoch, "worker": lease.worker, "after": after, "last": last}
+        changed = yield from run("run_advance", **moved)
+        if not changed and (yield from _is_cancelled(lease, after)):
+            if hears is None or not (yield from hears()):
+                raise CancelPending(f"run {lease.run_id} is told to end, and has not heard it")
+            changed = yield from run("run_advance", **moved)
     else:
         fields: dict[str, Any] = {"key": lease.key, "epoch": lease.epoch, "worker": lease.worker}
         fields |= {"after": after, "last": last, "at": at}
@@ -102,6 +116,13 @@ def pass_fence(lease: Lease, entries: Sequence[Entry], phase: Phase | None, summ
         yield from _refuse(lease, after)
     if last - after != len(entries):
         raise JournalConflict(f"the events for run {lease.run_id} are not numbered one by one")
+
+
+def _is_cancelled(lease: Lease, after: int) -> Tx[bool]:
+    """Whether nothing else keeps a holder from going on but that it has not heard that the run is to end."""
+    yield from lock_runs([lease.key])
+    row = yield from one("run_fence", key=lease.key)
+    return row is not None and _holds(lease, row) and row["last_seq"] == after and row["cancelling"] == UNHEARD
 
 
 def _refuse(lease: Lease, after: int) -> Tx[None]:

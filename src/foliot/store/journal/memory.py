@@ -19,11 +19,13 @@ from foliot.store.journal.base import (
     NAMED,
     TERMINAL,
     USER_LABEL,
+    CancelPending,
     Entry,
     JournalConflict,
     Lease,
     LeaseLost,
     NewRun,
+    ParentCancelled,
     Phase,
     Renewal,
     RunFilter,
@@ -34,6 +36,7 @@ from foliot.store.journal.base import (
     TransactionBody,
     is_second,
 )
+from foliot.store.journal.cancelling import CANCEL, ends_with_parent
 
 
 @dataclass
@@ -44,6 +47,7 @@ class _Run:
     content: set[str] = field(default_factory=set[str])
     conversation: str = ""
     root: str | None = None
+    cancelling: int = 0  # 1 until who drives it has heard that it is to end, then 2
 
 
 INPUT: Final = NAMES[InputReceived]
@@ -73,6 +77,9 @@ class MemoryJournal:
         assert in_transaction is None, "what is recorded needs a database"
         if run.id in self._runs:
             raise Conflict(f"there is already a run {run.id!r}")
+        above = self._runs.get(run.parent or "") if run.parent_seq is None else None
+        if above is not None and above.cancelling:
+            raise ParentCancelled(f"run {run.parent} was told to end: nothing is started below it")
         conversation = self._joined(run.after, run.namespace) if run.after is not None else ""
         info = RunInfo(
             id=run.id,
@@ -139,11 +146,18 @@ class MemoryJournal:
         expected = len(run.entries) + 1
         if [entry.seq for entry in entries] != list(range(expected, expected + len(entries))):
             raise JournalConflict(f"run {lease.run_id} is at seq {expected - 1}")
+        heard = any(entry.type == CANCEL for entry in entries)
+        if phase is None and run.cancelling == 1 and not heard:
+            if any(each.type == CANCEL and key not in taken for key, each in run.signals.items()):
+                raise CancelPending(f"run {lease.run_id} is told to end, and has not heard it")
+            heard = True
         if phase == "waiting" and set(run.signals) - set(taken):
             raise SignalsPending(f"run {lease.run_id} has signals to take")
         if phase == "succeeded" and any(each.type == INPUT for key, each in run.signals.items() if key not in taken):
             raise SignalsPending(f"run {lease.run_id} was told something before it could end")
         run.entries.extend(entries)
+        if heard:
+            run.cancelling = 2
         for signal_id in taken:
             run.signals.pop(signal_id, None)
         if phase is not None:
@@ -261,6 +275,19 @@ class MemoryJournal:
             if is_second(signal, [*since, *waits]):
                 return
         run.signals.setdefault(signal.id, signal)
+        if signal.type == CANCEL:
+            self._cancel(run, signal.at)
+
+    def _cancel(self, run: _Run, at: float) -> None:
+        """Has a run begin nothing before it hears that it is to end, nor any that it has started."""
+        if run.info.phase not in TERMINAL:
+            run.cancelling = run.cancelling or 1
+        for child in self._runs.values():
+            if child.info.is_child and child.info.parent == run.info.id:
+                if child.info.phase not in TERMINAL:
+                    stop = ends_with_parent(child.info.id, at)
+                    child.signals.setdefault(stop.id, stop)
+                self._cancel(child, at)
 
     async def signals(self, run_ids: Sequence[str]) -> list[Signal]:
         return [signal for run_id in run_ids if run_id in self._runs for signal in self._runs[run_id].signals.values()]

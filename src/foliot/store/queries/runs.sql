@@ -46,8 +46,33 @@ UPDATE run SET lease_until = CASE WHEN lease_until > :until THEN lease_until ELS
 -- name: run_advance
 -- locks: run key
 -- The fence of every append: no row is changed when the holder or the last event is not what the writer believes. A
--- holder is a worker and an epoch: a store that was set back gives an epoch again, to somebody else.
-UPDATE run SET last_seq = :last WHERE key = :key AND epoch = :epoch AND worker = :worker AND last_seq = :after;
+-- holder is a worker and an epoch: a store that was set back gives an epoch again, to somebody else. Nor is it changed
+-- while a cancel waits to be heard: what begins by this append would begin after it.
+UPDATE run SET last_seq = :last
+ WHERE key = :key AND epoch = :epoch AND worker = :worker AND last_seq = :after AND COALESCE(cancelling, 0) <> 1;
+
+-- name: run_cancel
+-- locks: run keys[]
+-- Runs (a JSON array of keys) that are locked by now, and were not told before: they hear it before they append.
+UPDATE run SET cancelling = 1
+ WHERE key IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted) AND cancelling IS NULL;
+
+-- name: run_cancel_heard
+-- locks: run key
+UPDATE run SET cancelling = 2 WHERE key = :key AND epoch = :epoch AND worker = :worker;
+
+-- name: run_below
+-- The runs that were started by some (a JSON array of keys), and those below them, if they have not ended. A fork was not
+-- started by the run that it branched off.
+WITH RECURSIVE below (key, id) AS (
+    SELECT r.key, r.id
+      FROM json_each(:keys) AS wanted CROSS JOIN run AS above CROSS JOIN run AS r
+     WHERE above.key = CAST(wanted.value AS BIGINT) AND r.parent = above.id AND r.parent_seq IS NULL
+    UNION
+    SELECT r.key, r.id FROM below AS b CROSS JOIN run AS r WHERE r.parent = b.id AND r.parent_seq IS NULL)
+SELECT r.key AS key FROM below AS b CROSS JOIN run AS r
+ WHERE r.key = b.key AND r.phase IN ('pending', 'running', 'waiting')
+ ORDER BY r.key;
 
 -- name: run_hold
 -- locks: run key
@@ -73,12 +98,12 @@ SELECT key, id, namespace, agent, phase,
 -- locks: run keys[]
 -- Whoever looks at the phase of a run, or at what it was told, and acts on it, comes one after another: in the order of
 -- keys, for runs given as a JSON array of them.
-SELECT key, id, phase FROM run
+SELECT key, id, phase, cancelling FROM run
  WHERE key IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted)
  ORDER BY key /*for_update*/;
 
 -- name: run_fence
-SELECT id, epoch, worker, last_seq, updated_at FROM run WHERE key = :key;
+SELECT id, epoch, worker, last_seq, updated_at, cancelling FROM run WHERE key = :key;
 
 -- name: run_fences
 SELECT key, id, epoch, worker, last_seq FROM run

@@ -40,7 +40,8 @@ from foliot.kernel.run.events import EQUALITY, CancelRequested, RunCreated, Unse
 from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.traces import under_message
 from foliot.store import tasks
-from foliot.store.journal.base import TASK_LABEL, TERMINAL, Entry, NewRun, identity_labels
+from foliot.store.journal.base import TASK_LABEL, Entry, NewRun, identity_labels
+from foliot.store.journal.cancelling import cancel_locked, lock_with_those_below
 from foliot.store.journal.chain import first_link, link_of
 from foliot.store.journal.database import create_runs
 from foliot.store.journal.leases import lock_runs
@@ -248,7 +249,7 @@ def lock_live_runs(task: TaskRef) -> Tx[None]:
 
 
 def _stop(task: TaskRef, moves: Moves, revision: int, now: float) -> Tx[None]:
-    """Ask the runs of messages to end; whoever holds one, or takes it next, does.
+    """Ask the runs of messages to end, with all below them; whoever holds one, or takes it next, does.
 
     One that is being let go meanwhile is waited for, so that it either sees the signal or is woken.
     """
@@ -258,11 +259,12 @@ def _stop(task: TaskRef, moves: Moves, revision: int, now: float) -> Tx[None]:
     for message_id in moves.stop:
         if (found := (yield from one("task_run_find", task=task.key, message=message_id))) is not None:
             keys.append(found["key"])
-    live = [row["id"] for row in (yield from lock_runs(keys)) if row["phase"] not in TERMINAL]
-    told = [signal(run_id, why, now, signal_id=f"{run_id}/stop/{revision}") for run_id in live]
+    live, below = yield from lock_with_those_below(keys)
+    told = [signal(row["id"], why, now, signal_id=f"{row['id']}/stop/{revision}") for row in live]
     yield from many("signal_add", [msgspec.structs.asdict(each) for each in told])
-    for run_id in live:
-        yield from queue.wake(run_id, now)
+    yield from cancel_locked(live, below, now)
+    for row in live:
+        yield from queue.wake(row["id"], now)
 
 
 def run_id_for(uid: str, message_id: str, now: float) -> str:
