@@ -19,6 +19,7 @@ from foliot.store.audit.chain import COLUMNS
 from foliot.store.audit.log import SqlAuditLog
 from foliot.store.sqlite.database import SqliteDatabase
 from foliot.store.sqlite.file import prepare
+from tests.made_up_migrations import NEWEST, go_by, write_migrations
 
 
 def examined(foliot, *words: str) -> dict[str, tuple[str, str, str]]:
@@ -66,12 +67,13 @@ def test_looking_makes_no_store_and_no_key(foliot, home) -> None:
     assert not home.exists() or list(home.iterdir()) == []
 
 
-def test_looking_brings_no_store_up_to_date(foliot, home) -> None:
+def test_looking_brings_no_store_up_to_date(foliot, home, tmp_path, monkeypatch) -> None:
     home.mkdir()
-    prepare(home / "foliot.db", upto=3).close()
+    prepare(home / "foliot.db").close()
+    go_by(monkeypatch, write_migrations(tmp_path / "made_up", "CREATE TABLE tag (name TEXT PRIMARY KEY);"))
     assert examined(foliot)["store.schema"][0] == "warning"
     connection = apsw.Connection(str(home / "foliot.db"))
-    assert connection.execute("SELECT max(version) FROM schema_version").fetchall() == [(3,)]
+    assert connection.execute("SELECT max(version) FROM schema_version").fetchall() == [(NEWEST,)]
     connection.close()
 
 
@@ -114,11 +116,18 @@ def test_a_key_that_does_not_open_what_is_stored_is_an_error(foliot, home, monke
     assert "mine" in message
 
 
+QUEUED = """
+INSERT INTO queue (run, run_id, task, namespace, agent, lane, class, priority, line, due_at, held, max_running,
+                   requirements)
+VALUES (1, 'r1', 1, 'default', 'writer', '', 'c', 0, '999', {0}, 0, 0, '{1}')
+"""
+
+
 def test_work_without_anybody_to_do_it_is_an_error(foliot, team, home) -> None:
     now = time.time()
     changed(
         home,
-        f"INSERT INTO queue VALUES (1, 'r1', 1, 'default', 'writer', '', 'c', 0, '999', {now - 1000}, 0, 0, '{{}}', 0)",
+        QUEUED.format(now - 1000, "{}"),
     )
     found = examined(foliot)
     assert found["work.workers"][0] == "error"
@@ -133,7 +142,7 @@ def test_work_that_no_worker_can_do_is_a_warning(foliot, team, home) -> None:
         home,
         "INSERT INTO worker (name, identity, region, gpu, models, labels, capacity, phase, started_at, heartbeat_at) "
         f"VALUES ('wx', 'me', '', 0, '[]', '{{}}', 8, 'ready', {now}, {now + 600})",
-        f"INSERT INTO queue VALUES (1, 'r1', 1, 'default', 'writer', '', 'c', 0, '999', {now - 9}, 0, 0, '{needs}', 0)",
+        QUEUED.format(now - 9, needs),
     )
     level, message, hint = examined(foliot)["work.placement"]
     assert (level, "default/writer" in message, "foliot why" in hint) == ("warning", True, True)

@@ -209,7 +209,7 @@ def label_text(name: str, value: str) -> str:
 
 
 def label_hint(name: str, value: str) -> str:
-    """How this label stands in the index of labels, which has the beginnings of them only (see 0032_sizes.sql)."""
+    """How this label stands in the index of labels, which has the beginnings of them only (see 0001_schema.sql)."""
     return f"{name}={value}"[:200]
 
 

@@ -1,4 +1,4 @@
--- Runs, their journals, signals to them, and stored content. See migrations/0003_runs.sql for the columns.
+-- Runs, their journals, signals to them, and stored content. See migrations/0001_schema.sql for the columns.
 
 -- name: run_create
 -- locks: -
