@@ -508,13 +508,13 @@ async def _sweep(t: Tools) -> Any:
 
 @act("tool.ask")
 async def _ask(t: Tools) -> Any:
-    wish = LeaseRequest("default/saw", f"id-{t.who}", ToolRate(1.0, 5), tokens=2, most=2, number=7)
+    wish = LeaseRequest("default/saw", f"id-{t.who}", ToolRate(5, 5.0, 5), tokens=2, most=2, number=7)
     return await t.limits.ask(wish, now=NOW, lease_until=NOW + 10, place_until=NOW + 10)
 
 
 @act("tool.ask.new")
 async def _ask_new(t: Tools) -> Any:
-    wish = LeaseRequest("default/plane", f"id-{t.who}", ToolRate(1.0, 3), tokens=2, most=1, number=7)
+    wish = LeaseRequest("default/plane", f"id-{t.who}", ToolRate(3, 3.0, 3), tokens=2, most=1, number=7)
     return await t.limits.ask(wish, now=NOW, lease_until=NOW + 10, place_until=NOW + 10)
 
 

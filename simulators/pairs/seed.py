@@ -253,7 +253,7 @@ async def _accounts(new: Tools) -> None:
     await new.ledger.reserve(PaidAct("dead", "step/1"), ceilings(0, 2), held, holder=DEAD, now=NOW, until=NOW - 1)
     await new.ledger.reserve(PaidAct("done", "step/1"), ceilings(1), held, holder=DEAD, now=NOW, until=NOW + 60)
     await new.ledger.settle(PaidAct("done", "step/1"), Amount(7, 7), now=NOW)
-    wish = LeaseRequest("default/saw", ALIVE, ToolRate(1.0, 5), tokens=2, most=2, number=1)
+    wish = LeaseRequest("default/saw", ALIVE, ToolRate(5, 5.0, 5), tokens=2, most=2, number=1)
     await new.limits.ask(wish, now=NOW, lease_until=NOW + 10, place_until=NOW + 10)
     await new.limits.failed("default/lathe", most=2, now=NOW)
     await new.limits.failed("default/drill", most=1, now=NOW - 100)
