@@ -29,6 +29,7 @@ from foliot.store.audit.log import SqlAuditLog
 from foliot.store.base import Database, Document, Put
 from foliot.store.folders import FolderChange, FolderKey, change_body
 from foliot.store.journal.base import Entry, Lease, LockingBody, NewRun, TransactionBody
+from foliot.store.journal.chain import link_of
 from foliot.store.journal.database import SqlJournal
 from foliot.store.ledger.budgets import Amount, BudgetAccount, Ceiling, PaidAct, SqlBudgetLedger
 from foliot.store.ledger.tool_limits import LeaseRequest, SqlLimits, ToolRate
@@ -142,7 +143,12 @@ class Tools:
             said.append(ModelResponded(1, ModelResponse(Message("assistant", (Text(last.output),)))))
         said.append(last)
         state = fold(spec, lease.run_id, [*facts, *((self.now, each) for each in said)])
-        entries = [Entry(seq, self.now, type_of(each), encode(each)) for seq, each in enumerate(said, len(told) + 1)]
+        entries: list[Entry] = []
+        link = told[-1].link
+        for seq, each in enumerate(said, len(told) + 1):
+            kind, data = type_of(each), encode(each)
+            link = link_of(link, seq, self.now, kind, data)
+            entries.append(Entry(seq, self.now, kind, data, link))
         return entries, settlement.settle(state)
 
     async def end(self, lease: Lease, last: Event) -> None:

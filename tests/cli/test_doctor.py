@@ -151,9 +151,9 @@ def test_work_that_no_worker_can_do_is_a_warning(foliot, team, home) -> None:
 def test_what_is_stuck_is_named(foliot, team, home) -> None:
     now = time.time()
     run = (
-        "INSERT INTO run (key, id, namespace, agent, phase, spec, epoch, last_seq, worker, lease_until, created_at, "
-        "updated_at, labels, summary) VALUES ({0}, '{1}', 'default', 'a', '{2}', 's', 1, 1, 'w', {3}, {4}, {4}, "
-        "'{{}}', '{5}')"
+        "INSERT INTO run (key, id, namespace, agent, phase, epoch, last_seq, worker, lease_until, created_at, "
+        "updated_at, labels, summary, pin) VALUES ({0}, '{1}', 'default', 'a', '{2}', 1, 1, 'w', {3}, {4}, {4}, "
+        "'{{}}', '{5}', 1)"
     )
     waits = json.dumps({"waiting": {"reason": "unknown_effect", "owner": "person"}})
     changed(

@@ -192,7 +192,7 @@ def _stored(kind: str, data: bytes) -> bytes:
 
 
 def fact_of(row: Row) -> bytes:
-    """Returns an event of a task as it was recorded, from its row. Those of older versions are stored as they are."""
+    """Returns an event of a task as it was recorded, from its row."""
     return unpacked(row["type"], row["data"])
 
 

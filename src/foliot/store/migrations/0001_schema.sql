@@ -87,7 +87,6 @@ CREATE TABLE run (
     namespace    TEXT NOT NULL,
     agent        TEXT NOT NULL,
     phase        TEXT NOT NULL,
-    spec         TEXT NOT NULL,
     epoch        BIGINT NOT NULL,
     last_seq     BIGINT NOT NULL,
     worker       TEXT,
@@ -100,11 +99,11 @@ CREATE TABLE run (
     summary      TEXT NOT NULL,
     root         TEXT,
     conversation TEXT,
-    pin          BIGINT
+    pin          BIGINT NOT NULL
 );
 CREATE INDEX run_by_root ON run (root, phase) WHERE root IS NOT NULL;
 CREATE INDEX run_by_conversation ON run (conversation, updated_at) WHERE conversation IS NOT NULL;
-CREATE INDEX run_by_pin ON run (pin) WHERE pin IS NOT NULL;
+CREATE INDEX run_by_pin ON run (pin);
 CREATE INDEX run_by_namespace ON run (namespace, (-key));
 -- What is over, by the time of its end, is what a purge looks for, however much there is that is young.
 CREATE INDEX run_by_end ON run (updated_at, key) WHERE phase IN ('succeeded', 'failed', 'cancelled');
@@ -114,7 +113,7 @@ CREATE INDEX run_live ON run (phase, namespace, (0 - key)) WHERE phase IN ('pend
 CREATE INDEX run_ended ON run (phase, namespace, (0 - key)) WHERE phase IN ('succeeded', 'failed', 'cancelled');
 
 -- What runs are pinned to, once for all runs of a definition: their first events are stored without its `data` (see
--- store/journal/packing.py), and it owns their `spec`. A run of an older version has its own `spec` instead.
+-- store/journal/packing.py), and it owns their `spec`.
 CREATE TABLE run_pin (
     key    INTEGER PRIMARY KEY,
     digest TEXT NOT NULL UNIQUE,
@@ -133,7 +132,7 @@ CREATE TABLE event (
     type TEXT NOT NULL,
     data BLOB NOT NULL,
     blob TEXT,
-    link BLOB
+    link BLOB NOT NULL
 );
 CREATE UNIQUE INDEX event_by_run ON event (run, seq);
 
@@ -183,11 +182,10 @@ CREATE INDEX doubt_open ON doubt (at, run_id) WHERE decision = '';
 CREATE TABLE blob (
     digest     TEXT PRIMARY KEY,
     data       BLOB NOT NULL,
-    created_at REAL NOT NULL,
-    unowned    BIGINT NOT NULL DEFAULT 1
+    created_at REAL NOT NULL
 );
 -- Old content is found without a look at the content itself, which stands before the other columns.
-CREATE INDEX blob_by_age ON blob (created_at, digest, unowned);
+CREATE INDEX blob_by_age ON blob (created_at, digest);
 
 CREATE TABLE blob_use (
     digest TEXT NOT NULL,
