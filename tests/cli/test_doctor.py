@@ -303,9 +303,9 @@ def test_the_stream_of_tickets_is_looked_at_and_not_made(foliot, team, nats_url,
     assert examined(foliot)["nats.stream"][0] == "note"
 
 
-# --- what older versions stored ----------------------------------------------------------------------------------
+# --- what is refused now -----------------------------------------------------------------------------------------
 
-OLDER = """
+STORED = """
 kind: Task
 metadata: {name: form, namespace: team-b}
 spec: {agent: writer, mode: template, input: {topic: x}}
@@ -367,15 +367,16 @@ def type_in(foliot, hint: str) -> None:
     assert said.code == 0, said.err
 
 
-def test_what_an_older_version_stored_and_is_refused_now_is_told_with_what_to_type(foliot, home) -> None:
-    assert foliot("apply", "-f", "-", stdin=OLDER).code == 0
+def test_what_is_stored_and_refused_now_is_told_with_what_to_type(foliot, home) -> None:
+    assert foliot("apply", "-f", "-", stdin=STORED).code == 0
     given = ("approvals", "grant", "-n", "team-b", "--tool", "count", "--when", "args.n < 5", "--until", "2h")
     assert foliot(*given).code == 0
     assert refused_now(foliot) == {}, "whoever owns the store answers for what is declared there"
     assert foliot("delete", "referencegrant", "shared", "-n", "team-a").code == 0
     changed(
         home,
-        "UPDATE resource SET document = json_remove(document, '$.metadata.declaredBy', '$.status.granted_digest')",
+        "UPDATE resource SET document = json_set(document, '$.metadata.declaredBy.operator', json('false'))",
+        "UPDATE resource SET document = json_set(document, '$.spec.max_uses', 9) WHERE kind = 'ToolApproval'",
     )
 
     told = refused_now(foliot)
@@ -383,7 +384,6 @@ def test_what_an_older_version_stored_and_is_refused_now_is_told_with_what_to_ty
     assert {check: len(each) for check, each in told.items()} == {
         "boundary.references": 1,
         "boundary.powers": 3,
-        "boundary.triggers": 2,
         "boundary.standing": 1,
     }
     (reference,) = told["boundary.references"]
@@ -397,7 +397,7 @@ def test_what_an_older_version_stored_and_is_refused_now_is_told_with_what_to_ty
     (standing,) = told["boundary.standing"]
     assert "--when 'args.n < 5'" in standing[1]
 
-    for check in ("boundary.references", "boundary.powers", "boundary.triggers"):
+    for check in ("boundary.references", "boundary.powers"):
         for _, hint in told[check]:
             type_in(foliot, hint)
     for command in standing[1].replace("; and to give it anew: ", "\n").replace("DURATION", "2h").splitlines():

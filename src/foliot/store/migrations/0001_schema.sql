@@ -35,7 +35,7 @@ CREATE TABLE resource (
     name      TEXT NOT NULL,
     version   BIGINT NOT NULL,
     document  TEXT NOT NULL,
-    owners    TEXT
+    owners    TEXT NOT NULL
 );
 CREATE INDEX resource_by_namespace ON resource (namespace, key);
 

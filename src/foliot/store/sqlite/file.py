@@ -255,10 +255,7 @@ def _migrate(connection: SqliteConnection, path: Path) -> None:
 
 
 def shrink(path: Path) -> None:
-    """Cut free pages off the file, some at a time, so that writers wait for a moment at most.
-
-    A file of an older version keeps its free pages for what is written next: see `compact`. Raises `Unavailable`.
-    """
+    """Cut free pages off the file, some at a time, so that writers wait for a moment at most. Raises `Unavailable`."""
     with told_in_words(path):
         connection = connect(path, patience=READ_PATIENCE)
         try:
