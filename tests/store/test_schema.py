@@ -34,7 +34,10 @@ INSERT INTO tag (name, of) SELECT name, value FROM counter WHERE name = 'tagged'
 COLOURS = "ALTER TABLE tag ADD COLUMN colour TEXT NOT NULL DEFAULT 'red';"
 HALF = "CREATE TABLE half (a TEXT);\nCREATE TABLE half (a TEXT);"
 TWICE = "CREATE UNIQUE INDEX resource_once ON resource (kind);"
-ROW = "INSERT INTO resource (key, kind, namespace, name, version, document) VALUES ('{0}', 'Agent', 'd', '{0}', 1, '')"
+ROW = """
+INSERT INTO resource (key, kind, namespace, name, version, document, owners)
+VALUES ('{0}', 'Agent', 'd', '{0}', 1, '', '{{}}')
+"""
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.services)])
