@@ -259,7 +259,8 @@ INSERT INTO resource (key, kind, namespace, name, version, document, owners)
 SELECT 'Agent' || chr(31) || 'default' || chr(31) || 'm' || i, 'Agent', 'default', 'm' || i, i,
        '{"kind":"Agent","metadata":{"name":"m' || i || '","namespace":"default",'
        || CASE WHEN i %% 3 = 0 THEN '"annotations":{"resourceVersion":"' || i || '"},' ELSE '' END
-       || '"resourceVersion":"' || i || '"},"spec":{"prompt":"\\"resourceVersion\\":\\"' || i || '\\"","z":1.0,"a":2}}', '{}'
+       || '"resourceVersion":"' || i || '"},"spec":{"prompt":"\\"resourceVersion\\":\\"' || i || '\\"","z":1.0,"a":2}}',
+       '{}'
   FROM generate_series(1, %d) AS i
 """
 
