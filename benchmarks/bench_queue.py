@@ -51,11 +51,11 @@ WORKER = "bench/1/1"
 
 MANY = "WITH RECURSIVE n (i) AS (SELECT {first} UNION ALL SELECT i + 1 FROM n WHERE i < {last}) "
 RUNS = (
-    "INSERT INTO run (key, id, namespace, agent, phase, spec, epoch, last_seq, created_at, updated_at, labels, summary)"
-    " SELECT i, 'run-' || CAST(i AS TEXT), 'default', 'clerk', '{phase}', 'sha256:00', 0, 1, 1, 1, '{{}}', '{{}}'"
+    "INSERT INTO run (key, id, namespace, agent, phase, epoch, last_seq, created_at, updated_at, labels, summary, pin)"
+    " SELECT i, 'run-' || CAST(i AS TEXT), 'default', 'clerk', '{phase}', 0, 1, 1, 1, '{{}}', '{{}}', 1"
     " FROM n"
 )
-EVENTS = "INSERT INTO event (run, seq, at, type, data) SELECT i, 1, 1, 'run.created', {blob} FROM n"
+EVENTS = "INSERT INTO event (run, seq, at, type, data, link) SELECT i, 1, 1, 'run.created', {blob}, {blob} FROM n"
 TASKS = (
     "INSERT INTO task (key, uid, namespace, name, target_kind, target, digest, phase, revision, attempt, priority,"
     " lane, spawned_by, parent, labels, command, plan, graph, summary, created_at, updated_at, ended_at)"

@@ -43,6 +43,7 @@ from foliot.server.tasks.list import Wanted
 from foliot.settings.settings import load_settings
 from foliot.store.base import Filter, Put
 from foliot.store.journal.base import Entry, NewRun
+from foliot.store.journal.chain import first_link, link_of
 from foliot.store.queue.placement import Offer
 from foliot.work.tasks.base import Command
 
@@ -310,7 +311,7 @@ async def at_size(size: int, folder: Path, store: str) -> dict[str, tuple[float,
     return found
 
 
-def journal_of(created: Entry, steps: int) -> list[Entry]:
+def journal_of(run_id: str, created: Entry, steps: int) -> list[Entry]:
     """The events of a run with so many steps, each with a call of a tool."""
     events: list[e.Event] = []
     for step in range(1, steps + 1):
@@ -322,8 +323,12 @@ def journal_of(created: Entry, steps: int) -> list[Entry]:
             e.ToolStarted(call, "look", f"r/{call}"),
             e.ToolFinished(ToolResult(call, "look", (Text("seen"),)), 0.1),
         ]
-    first = msgspec.structs.replace(created, link=b"")
-    return [first, *(Entry(seq, 2.0, type_of(each), encode(each)) for seq, each in enumerate(events, 2))]
+    link, entries = first_link(run_id), [created]
+    entries += [Entry(seq, 2.0, type_of(each), encode(each)) for seq, each in enumerate(events, 2)]
+    for place, entry in enumerate(entries):
+        link = link_of(link, entry.seq, entry.at, entry.type, entry.data)
+        entries[place] = msgspec.structs.replace(entry, link=link)
+    return entries
 
 
 async def traces(folder: Path, store: str) -> dict[int, tuple[float, float]]:
@@ -337,7 +342,7 @@ async def traces(folder: Path, store: str) -> dict[int, tuple[float, float]]:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
             for steps in STEPS:
                 new = NewRun(f"long-{steps}", info.namespace, info.agent, info.spec, 1.0)
-                await journal.create(new, journal_of(created, steps))
+                await journal.create(new, journal_of(new.id, created, steps))
 
                 async def ask(run_id: str = new.id) -> None:
                     answer = await client.get(f"/v1/runs/{run_id}/trace")

@@ -44,9 +44,9 @@ class NewFiles:
         self._model: apsw.Connection | None = None
         self._made_by: tuple[schema.Migration, ...] = ()
 
-    def migrate(self, connection: Any, path: Path, upto: int | None) -> None:
-        if upto is not None or connection.table_exists("main", "schema_version"):
-            self.migrate_really(connection, path, upto)
+    def migrate(self, connection: Any, path: Path) -> None:
+        if connection.table_exists("main", "schema_version"):
+            self.migrate_really(connection, path)
             return
         with self._lock, connection.backup("main", self._up_to_date(), "main") as copy:
             copy.step()
@@ -58,6 +58,6 @@ class NewFiles:
         if self._model is None or self._made_by is not wanted:
             model: Any = apsw.Connection(":memory:")
             model.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            self.migrate_really(model, Path(":memory:"), None)
+            self.migrate_really(model, Path(":memory:"))
             self._model, self._made_by = model, wanted
         return self._model

@@ -34,7 +34,7 @@ INVARIANTS: Final[Mapping[str, str]] = {
         SELECT r.id AS who FROM run AS r
          WHERE r.phase NOT IN {_ENDED} AND NOT EXISTS (
              SELECT 1 FROM blob AS b
-              WHERE b.digest = COALESCE((SELECT p.spec FROM run_pin AS p WHERE p.key = r.pin), r.spec))""",
+              WHERE b.digest = (SELECT p.spec FROM run_pin AS p WHERE p.key = r.pin))""",
     "a run that is pinned to something that is gone": """
         SELECT r.id AS who FROM run AS r LEFT JOIN run_pin AS p ON p.key = r.pin
          WHERE r.pin IS NOT NULL AND p.key IS NULL""",

@@ -185,7 +185,7 @@ class House:
         version = int(written.document["metadata"]["resourceVersion"])
 
         def body() -> Tx[None]:
-            yield from run("resource_update", key=key_text(key), version=version, document=encode(stored), owners=None)
+            yield from run("resource_update", key=key_text(key), version=version, document=encode(stored), owners="{}")
 
         await self.runtime.inside.tasking.database.write(body)
 

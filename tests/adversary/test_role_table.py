@@ -7,7 +7,6 @@ that the operator grants is asked for by somebody who has no grant.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import sys
@@ -16,11 +15,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import apsw
 import httpx2 as httpx
 import pytest
 
-from foliot.catalog.apply import apply_documents
 from foliot.errors import FoliotError
 from foliot.resources.base import Model, emitted_key
 from foliot.resources.definitions.tool import ToolSpec
@@ -1236,25 +1233,6 @@ async def test_a_program_that_was_not_granted_is_not_started_wherever_its_server
             with pytest.raises(ToolError):
                 await connections.tools(server_spec(valid))
         assert canary.exists() == operator
-
-
-async def test_what_an_older_version_stored_counts_as_anybodys_until_it_is_applied_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "bench.py").write_text("def find() -> str:\n    return 'found'\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    settings = load_settings({"home": str(tmp_path)}, {})
-    made, problems = validate_document(document("Tool", "f", {"type": "function", "function": "bench:find"}))
-    assert made is not None, problems
-    async with Runtime(settings=settings) as runtime:
-        await apply_documents(runtime.inside.resources, [made])
-    with contextlib.closing(apsw.Connection(str(tmp_path / "foliot.db"))) as connection:
-        connection.execute("UPDATE resource SET document = json_remove(document, '$.metadata.declaredBy')")
-    async with Runtime(settings=settings) as runtime:
-        with pytest.raises(FoliotError, match="may not be tools here"):
-            await runtime.inside.tools.call("f", {}, ToolCaller(SPACE))
-        await apply_documents(runtime.inside.resources, [made])
-        assert "found" in repr(await runtime.inside.tools.call("f", {}, ToolCaller(SPACE)))
 
 
 async def test_a_refusal_names_every_resource_and_every_role_that_it_takes(site: Site) -> None:

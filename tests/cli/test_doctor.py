@@ -19,6 +19,7 @@ from foliot.store.audit.chain import COLUMNS
 from foliot.store.audit.log import SqlAuditLog
 from foliot.store.sqlite.database import SqliteDatabase
 from foliot.store.sqlite.file import prepare
+from tests.made_up_migrations import NEWEST, go_by, write_migrations
 
 
 def examined(foliot, *words: str) -> dict[str, tuple[str, str, str]]:
@@ -66,12 +67,13 @@ def test_looking_makes_no_store_and_no_key(foliot, home) -> None:
     assert not home.exists() or list(home.iterdir()) == []
 
 
-def test_looking_brings_no_store_up_to_date(foliot, home) -> None:
+def test_looking_brings_no_store_up_to_date(foliot, home, tmp_path, monkeypatch) -> None:
     home.mkdir()
-    prepare(home / "foliot.db", upto=3).close()
+    prepare(home / "foliot.db").close()
+    go_by(monkeypatch, write_migrations(tmp_path / "made_up", "CREATE TABLE tag (name TEXT PRIMARY KEY);"))
     assert examined(foliot)["store.schema"][0] == "warning"
     connection = apsw.Connection(str(home / "foliot.db"))
-    assert connection.execute("SELECT max(version) FROM schema_version").fetchall() == [(3,)]
+    assert connection.execute("SELECT max(version) FROM schema_version").fetchall() == [(NEWEST,)]
     connection.close()
 
 
@@ -114,17 +116,18 @@ def test_a_key_that_does_not_open_what_is_stored_is_an_error(foliot, home, monke
     assert "mine" in message
 
 
-QUEUED = (
-    "INSERT INTO queue (run, run_id, task, namespace, agent, lane, class, priority, line, due_at, held, max_running, "
-    "requirements) VALUES"
-)
+QUEUED = """
+INSERT INTO queue (run, run_id, task, namespace, agent, lane, class, priority, line, due_at, held, max_running,
+                   requirements)
+VALUES (1, 'r1', 1, 'default', 'writer', '', 'c', 0, '999', {0}, 0, 0, '{1}')
+"""
 
 
 def test_work_without_anybody_to_do_it_is_an_error(foliot, team, home) -> None:
     now = time.time()
     changed(
         home,
-        f"{QUEUED} (1, 'r1', 1, 'default', 'writer', '', 'c', 0, '999', {now - 1000}, 0, 0, '{{}}')",
+        QUEUED.format(now - 1000, "{}"),
     )
     found = examined(foliot)
     assert found["work.workers"][0] == "error"
@@ -139,7 +142,7 @@ def test_work_that_no_worker_can_do_is_a_warning(foliot, team, home) -> None:
         home,
         "INSERT INTO worker (name, identity, region, gpu, models, labels, capacity, phase, started_at, heartbeat_at) "
         f"VALUES ('wx', 'me', '', 0, '[]', '{{}}', 8, 'ready', {now}, {now + 600})",
-        f"{QUEUED} (1, 'r1', 1, 'default', 'writer', '', 'c', 0, '999', {now - 9}, 0, 0, '{needs}')",
+        QUEUED.format(now - 9, needs),
     )
     level, message, hint = examined(foliot)["work.placement"]
     assert (level, "default/writer" in message, "foliot why" in hint) == ("warning", True, True)
@@ -148,9 +151,9 @@ def test_work_that_no_worker_can_do_is_a_warning(foliot, team, home) -> None:
 def test_what_is_stuck_is_named(foliot, team, home) -> None:
     now = time.time()
     run = (
-        "INSERT INTO run (key, id, namespace, agent, phase, spec, epoch, last_seq, worker, lease_until, created_at, "
-        "updated_at, labels, summary) VALUES ({0}, '{1}', 'default', 'a', '{2}', 's', 1, 1, 'w', {3}, {4}, {4}, "
-        "'{{}}', '{5}')"
+        "INSERT INTO run (key, id, namespace, agent, phase, epoch, last_seq, worker, lease_until, created_at, "
+        "updated_at, labels, summary, pin) VALUES ({0}, '{1}', 'default', 'a', '{2}', 1, 1, 'w', {3}, {4}, {4}, "
+        "'{{}}', '{5}', 1)"
     )
     waits = json.dumps({"waiting": {"reason": "unknown_effect", "owner": "person"}})
     changed(
@@ -300,9 +303,9 @@ def test_the_stream_of_tickets_is_looked_at_and_not_made(foliot, team, nats_url,
     assert examined(foliot)["nats.stream"][0] == "note"
 
 
-# --- what older versions stored ----------------------------------------------------------------------------------
+# --- what is refused now -----------------------------------------------------------------------------------------
 
-OLDER = """
+STORED = """
 kind: Task
 metadata: {name: form, namespace: team-b}
 spec: {agent: writer, mode: template, input: {topic: x}}
@@ -364,15 +367,16 @@ def type_in(foliot, hint: str) -> None:
     assert said.code == 0, said.err
 
 
-def test_what_an_older_version_stored_and_is_refused_now_is_told_with_what_to_type(foliot, home) -> None:
-    assert foliot("apply", "-f", "-", stdin=OLDER).code == 0
+def test_what_is_stored_and_refused_now_is_told_with_what_to_type(foliot, home) -> None:
+    assert foliot("apply", "-f", "-", stdin=STORED).code == 0
     given = ("approvals", "grant", "-n", "team-b", "--tool", "count", "--when", "args.n < 5", "--until", "2h")
     assert foliot(*given).code == 0
     assert refused_now(foliot) == {}, "whoever owns the store answers for what is declared there"
     assert foliot("delete", "referencegrant", "shared", "-n", "team-a").code == 0
     changed(
         home,
-        "UPDATE resource SET document = json_remove(document, '$.metadata.declaredBy', '$.status.granted_digest')",
+        "UPDATE resource SET document = json_set(document, '$.metadata.declaredBy.operator', json('false'))",
+        "UPDATE resource SET document = json_set(document, '$.spec.max_uses', 9) WHERE kind = 'ToolApproval'",
     )
 
     told = refused_now(foliot)
@@ -380,7 +384,6 @@ def test_what_an_older_version_stored_and_is_refused_now_is_told_with_what_to_ty
     assert {check: len(each) for check, each in told.items()} == {
         "boundary.references": 1,
         "boundary.powers": 3,
-        "boundary.triggers": 2,
         "boundary.standing": 1,
     }
     (reference,) = told["boundary.references"]
@@ -394,7 +397,7 @@ def test_what_an_older_version_stored_and_is_refused_now_is_told_with_what_to_ty
     (standing,) = told["boundary.standing"]
     assert "--when 'args.n < 5'" in standing[1]
 
-    for check in ("boundary.references", "boundary.powers", "boundary.triggers"):
+    for check in ("boundary.references", "boundary.powers"):
         for _, hint in told[check]:
             type_in(foliot, hint)
     for command in standing[1].replace("; and to give it anew: ", "\n").replace("DURATION", "2h").splitlines():

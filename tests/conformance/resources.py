@@ -14,7 +14,6 @@ from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.resources.field_owners import Claim
 from foliot.store.base import Change, Database, Delete, Document, Filter, Key, Put, Requirement, ResourceStore, Written
 from foliot.store.resources.database import SqlResourceStore
-from foliot.store.resources.documents import encode, key_text
 from foliot.store.resources.selectors import parse_fields, parse_labels
 from foliot.store.secrets.keyring import Keyring, load_keyring
 from foliot.store.transaction import Tx, run
@@ -237,20 +236,6 @@ class ResourceStoreConformance:
         assert [each.action for each in (*first, *again)] == ["updated", "unchanged"]
         assert (first[0].document["metadata"]["generation"]) == 1
         assert set((await store.owned([key()]))[key()].owners) == {"ann", "system"}
-
-    async def test_what_has_no_record_of_owners_belongs_to_nobody_known(
-        self, store: ResourceStore, database: Database
-    ) -> None:
-        (written,) = await put(store, agent(spec={"prompt": "x", "model_ref": "m"}))
-        row = {"key": key_text(key()), "version": int(written.document["metadata"]["resourceVersion"])}
-        await database.write(run, "resource_update", **row, document=encode(written.document), owners=None)
-
-        assert set((await store.owned([key()]))[key()].owners) == {"unknown"}
-        await put(store, agent(spec={"prompt": "y", "model_ref": "m"}), claim=Claim("bob"))
-        assert (await store.owned([key()]))[key()].owners == {
-            "bob": frozenset({("spec", "prompt")}),
-            "unknown": frozenset({("spec", "model_ref")}),
-        }
 
     async def test_preconditions_are_kept_and_errors_name_the_key(self, store: ResourceStore) -> None:
         (created,) = await put(store, agent(), expect="absent")

@@ -20,6 +20,7 @@ from foliot.store.journal.base import Entry
 from foliot.work.tasks.base import Command
 from foliot.work.tasks.plan import unpack
 from foliot.work.worker.performer import MOST_FRUITLESS
+from tests.journal_links import linked
 from tests.work.task_kit import Kit, echo
 
 HERE = Origin("TaskSchedule", "default")
@@ -529,7 +530,9 @@ class TasksConformance:
         for attempt in range(1, MOST_FRUITLESS + 1):
             (lease,) = await kit.claim()
             claimed = RunClaimed(attempt, lease.worker, lease.epoch)
-            await kit.journal.append(lease, [Entry(attempt + 1, kit.now, type_of(claimed), encode(claimed))])
+            entry = Entry(attempt + 1, kit.now, type_of(claimed), encode(claimed))
+            told = await kit.journal.read(lease.run_id)
+            await kit.journal.append(lease, linked(lease.run_id, told, [entry]))
             kit.now += 31
         await kit.work()
         end = await kit.end_of("t")

@@ -24,6 +24,7 @@ from foliot.store.journal.base import Entry, Signal
 from foliot.store.open import open_database
 from foliot.store.resources.database import SqlResourceStore
 from foliot.tools.base import Parked
+from tests.journal_links import linked
 
 ONE = [{"call": {"pay": {"to": "ada", "amount": 900, "api_key": "hunter2"}}}, {"say": "It says: {last_result}"}]
 TWO = [
@@ -518,7 +519,7 @@ async def test_a_restart_between_the_decision_and_the_call_makes_the_call_once(d
             Entry(len(facts) + 1, desk.clock.now, "run.claimed", encode(claimed)),
             Entry(len(facts) + 2, desk.clock.now, "approval.decided", decided.signal.data),
         ]
-        await runtime.inside.runs.journal.append(lease, entries, taken=[decided.signal.id])
+        await runtime.inside.runs.journal.append(lease, linked("r1", facts, entries), taken=[decided.signal.id])
         desk.clock.now += 2
 
         result = await runtime.resume("r1")

@@ -25,7 +25,7 @@ CHANGES = {
     "UPDATE run_pin SET data = 'a text'": 1,
     "UPDATE run_pin SET data = CAST(replace(CAST(data AS TEXT), 'clerk', 'clork') AS BLOB)": 1,
     "DELETE FROM run_pin": 1,
-    "UPDATE run SET pin = NULL": 1,
+    "UPDATE run SET pin = 0": 1,
     "UPDATE run_pin SET spec = 'sha256:other'": 0,
 }
 

@@ -21,6 +21,7 @@ from foliot.store.base import Filter, Key, Put
 from foliot.store.resources.database import SqlResourceStore
 from foliot.store.secrets.keyring import keyring_from_text
 from foliot.store.sqlite.database import SqliteDatabase
+from tests.made_up_migrations import NEWEST, go_by, write_migrations
 
 RING = keyring_from_text("00" * 32)
 
@@ -242,7 +243,7 @@ def repacked(source: Path, target: Path, *, manifest: dict[str, object] | None =
         ({"flip": True}, "damaged"),
         ({"manifest": {"sha256": "0" * 64}}, "damaged"),
         ({"manifest": {"schema": 9999}}, "newer Foliot"),
-        ({"manifest": {"schema": 1}}, "holds schema"),
+        ({"manifest": {"schema": NEWEST - 1}}, "holds schema"),
         ({"manifest": {"format_version": 2}}, "cannot read"),
         ({"manifest": {"bytes": "many"}}, "manifest cannot be read"),
     ],
@@ -278,15 +279,18 @@ async def test_a_backup_that_ends_early_is_refused(tmp_path: Path) -> None:
         verify(tmp_path / "cut.tar")
 
 
-async def test_an_older_store_is_brought_up_to_date_when_it_is_opened(tmp_path: Path) -> None:
-    from foliot.store.sqlite.file import prepare
-
-    prepare(tmp_path / "old.db", upto=3).close()
+async def test_an_older_store_is_brought_up_to_date_when_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(tmp_path / "old.db", number=3)
     manifest = back_up(tmp_path / "old.db", tmp_path / "b.tar")
-    assert manifest.schema == 3
+    assert manifest.schema == NEWEST
+    go_by(monkeypatch, write_migrations(tmp_path / "made_up", "CREATE TABLE tag (name TEXT PRIMARY KEY);"))
     restore(tmp_path / "b.tar", tmp_path / "foliot.db")
+    assert await numbers(tmp_path / "foliot.db") == {3}
     await filled(tmp_path / "foliot.db", number=7)
     assert await numbers(tmp_path / "foliot.db") == {7}
+    assert back_up(tmp_path / "foliot.db", tmp_path / "c.tar").schema == NEWEST + 1
 
 
 async def test_a_restored_store_writes_to_a_log_as_every_store_does(tmp_path: Path) -> None:

@@ -255,11 +255,12 @@ def test_no_store_is_made_by_renewing_none(tmp_path: Path) -> None:
 ELSEWHERE = "UPDATE store_life SET place = replace(place, '.0', '.7')"
 # Every row has a version that its document repeats; the third ones say it again where it is not theirs to change.
 MANY = """
-INSERT INTO resource (key, kind, namespace, name, version, document)
+INSERT INTO resource (key, kind, namespace, name, version, document, owners)
 SELECT 'Agent' || chr(31) || 'default' || chr(31) || 'm' || i, 'Agent', 'default', 'm' || i, i,
        '{"kind":"Agent","metadata":{"name":"m' || i || '","namespace":"default",'
        || CASE WHEN i %% 3 = 0 THEN '"annotations":{"resourceVersion":"' || i || '"},' ELSE '' END
-       || '"resourceVersion":"' || i || '"},"spec":{"prompt":"\\"resourceVersion\\":\\"' || i || '\\"","z":1.0,"a":2}}'
+       || '"resourceVersion":"' || i || '"},"spec":{"prompt":"\\"resourceVersion\\":\\"' || i || '\\"","z":1.0,"a":2}}',
+       '{}'
   FROM generate_series(1, %d) AS i
 """
 

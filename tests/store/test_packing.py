@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +25,7 @@ from foliot.store.journal.packing import LONG_EVENT, MOST, packed, pin_of, unpac
 from foliot.store.open import open_database
 from foliot.store.queries import load, load_for_postgres
 from foliot.store.tasks import NewTask, add_task, fact_of
-from foliot.store.transaction import Statement, Tx, many
+from foliot.store.transaction import Statement, Tx
 
 SPEC = b'{"agent":"clerk","model":"scripted"}'
 PROSE = "The quick brown fox jumps over the lazy dog, and then it does so again. " * 12
@@ -66,7 +65,7 @@ def test_long_events_of_every_length_come_back(size: int) -> None:
     assert unpacked("model.responded", packed("model.responded", event)) == event
 
 
-def test_an_event_of_an_older_version_is_read_as_it_stands() -> None:
+def test_an_event_that_is_stored_as_it_is_is_read_as_it_stands() -> None:
     assert unpacked("run.created", created()) == created()
     assert unpacked("model.responded", answered(PROSE)) == answered(PROSE)
 
@@ -253,18 +252,6 @@ async def test_many_who_begin_runs_of_a_new_definition_at_once_share_its_pin(dat
         assert check(f"run-{number}", await journal.read(f"run-{number}")).changed == 0
 
 
-async def test_a_store_that_was_written_before_there_were_pins_is_read(database: Database, look) -> None:
-    journal = SqlJournal(database)
-    await begin(journal, "old")
-    for seq, data in ((1, created()), (2, answered(PROSE)), (3, encode(StepStarted(1)))):
-        await look("UPDATE event SET data = :data WHERE seq = :seq RETURNING seq", data=data, seq=seq)
-    await look("UPDATE run SET pin = NULL, spec = :spec RETURNING key", spec=digest(SPEC))
-
-    assert check("old", await journal.read("old")).changed == 0
-    assert (await journal.get("old")).spec == digest(SPEC)
-    assert msgspec.json.decode((await journal.read("old"))[0].data)["agent"] == "clerk"
-
-
 def task_with(facts: list[tuple[str, bytes]]) -> Tx[int | None]:
     new = NewTask(
         uid="u1", namespace="a", name="job", target_kind="agent", target="desk", idempotency_key=None, digest="",
@@ -287,14 +274,3 @@ async def test_events_of_tasks_take_less_room_and_are_read_as_they_were(database
     assert [fact_of(row) for row in rows] == [data for _, data in facts]
     assert len(rows[0]["data"]) < len(facts[0][1])
     assert len(rows[1]["data"]) < len(facts[1][1]) / 3
-
-
-async def test_events_of_tasks_of_older_versions_are_read(database: Database) -> None:
-    data = encode_fact(TaskAccepted(message=PROSE))
-    key = await database.write(task_with, [])
-    await database.write(many, "task_event_add", [(key, 1, 1.0, "task.accepted", data)])
-
-    (row,) = await database.read("task_event_read", namespace="a", name="job", after=0, count=10)
-
-    assert row["data"] == data
-    assert fact_of(row) == data

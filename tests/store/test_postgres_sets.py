@@ -156,16 +156,16 @@ async def test_no_plan_that_was_made_when_a_table_was_empty_walks_through_it_lat
 
 
 SEED = """
-INSERT INTO run (id, namespace, agent, phase, spec, epoch, last_seq, worker, lease_until, created_at, updated_at,
-                 labels, summary, root, conversation)
-SELECT 'r' || n, 'default', 'a', 'running', 's', n, 5, 'w', 9, 1, 1, '{}', '{}', '', 'r' || n
+INSERT INTO run (id, namespace, agent, phase, epoch, last_seq, worker, lease_until, created_at, updated_at,
+                 labels, summary, root, conversation, pin)
+SELECT 'r' || n, 'default', 'a', 'running', n, 5, 'w', 9, 1, 1, '{}', '{}', '', 'r' || n, 1
   FROM generate_series(1, 6) AS n;
 INSERT INTO queue (run, run_id, task, namespace, agent, lane, class, priority, line, due_at, held, max_running,
                    requirements)
 SELECT key, id, key, 'default', 'a', '', 'c', 0, 'l', key % 3, 0, 0, '{}' FROM run;
 INSERT INTO signal (id, run_id, at, type, data, arrival)
 SELECT 's' || n, 'r' || (n % 4 + 1), n, 't', '', n FROM generate_series(1, 9) AS n;
-INSERT INTO blob (digest, data, created_at, unowned) SELECT 'd' || n, '', 0, 0 FROM generate_series(1, 3) AS n;
+INSERT INTO blob (digest, data, created_at) SELECT 'd' || n, '', 0 FROM generate_series(1, 3) AS n;
 INSERT INTO work_class (key, namespace, agent, lane, failures, failed_at) VALUES ('c', 'n', 'a', '', 1, 0);
 """
 TABLES = ("run", "event", "queue", "signal", "blob", "blob_use", "work_class", "task_event")
@@ -204,7 +204,7 @@ CASES: dict[str, list[Statement]] = {
             {
                 **dict.fromkeys(("worker", "lease_until", "parent", "parent_seq")),
                 **dict.fromkeys(("namespace", "agent", "phase", "labels", "root"), "x"),
-                "pin": None,
+                "pin": 1,
                 **dict.fromkeys(("id", "conversation"), each),
                 **dict.fromkeys(("epoch", "last", "created_at"), 1),
             }

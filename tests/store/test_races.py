@@ -254,24 +254,6 @@ async def test_a_run_owns_what_its_history_names(database: PostgresDatabase) -> 
     assert await journal.get_blob(digest) == b"a long result"
 
 
-async def test_content_of_a_time_before_uses_were_kept_stays_with_the_runs_of_that_time(
-    database: PostgresDatabase, postgres_url: str
-) -> None:
-    journal = SqlJournal(database, clock=lambda: 1.0)
-    lease = await journal.create(OLD, FIRST, worker="w", lease_until=2.0)
-    assert lease is not None
-    digest = await journal.put_blob(b"a long result")
-    connection = await asyncpg.connect(postgres_url)
-    await connection.execute("UPDATE blob SET unowned = 1")
-    await connection.execute(f"UPDATE setting SET value = '{lease.key}' WHERE name = 'runs_without_uses'")
-    await connection.close()
-    await journal.purge(ended_before=NOW)
-    assert await journal.get_blob(digest) == b"a long result"
-    await journal.append(lease, [Entry(2, 2.0, "run.ended", b"{}")], phase="succeeded")
-    await journal.purge(ended_before=NOW)
-    assert await database.read("blob_get", digest=digest) == []
-
-
 async def ended_task(database: PostgresDatabase) -> int:
     new = NewTask("u", "default", "t", "Agent", "writer", None, "", 0, "", "", "", {}, "{}", "p", b"", {}, None, 1.0)
 

@@ -474,7 +474,7 @@ def test_the_rows_of_a_table_are_counted_only_when_it_is_large(tmp_path: Path) -
     for first, behind in ((0, 100), (100, FEWEST_COUNTED)):
         connection.execute(
             "WITH RECURSIVE n (i) AS (SELECT ? UNION ALL SELECT i + 1 FROM n WHERE i < ? - 1) "
-            "INSERT INTO blob (digest, data, created_at, unowned) SELECT 'd' || i, x'00', i, 0 FROM n",
+            "INSERT INTO blob (digest, data, created_at) SELECT 'd' || i, x'00', i FROM n",
             (first, behind),
         ).fetchall()
         refresh_statistics(path)

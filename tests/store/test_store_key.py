@@ -17,7 +17,7 @@ from foliot.store.base import Database, Key, Put
 from foliot.store.open import open_database
 from foliot.store.resources.database import SqlResourceStore
 from foliot.store.secrets.keyring import load_keyring
-from foliot.store.secrets.store_key import RETIRED, SEALED_WITH, key_of_store
+from foliot.store.secrets.store_key import RETIRED, key_of_store
 
 KEY = Key("Secret", "default", "pin")
 
@@ -86,13 +86,9 @@ async def test_a_home_with_a_key_of_its_own_is_refused_too(homes: tuple[Home, Ho
     assert await one.value() == b"0042"
 
 
-@pytest.mark.parametrize("marked", [True, False])
-async def test_the_key_of_the_store_seals_wherever_it_stands(homes: tuple[Home, Home], marked: bool) -> None:
+async def test_the_key_of_the_store_seals_wherever_it_stands(homes: tuple[Home, Home]) -> None:
     one, two = homes
     await one.store.write([secret()])
-    if not marked:  # a store of before the mark
-        await forget(one.database, SEALED_WITH)
-        one.restart()
     load_keyring(two.settings)
     with two.file.open("ab") as file:  # what `cat one/secret.key >> two/secret.key` does
         file.write(one.file.read_bytes())
@@ -168,18 +164,6 @@ async def test_a_lost_key_file_is_not_replaced_unless_told(homes: tuple[Home, Ho
     assert await one.value() == b"again"
 
 
-async def test_a_store_of_before_the_mark_is_known_by_its_values(homes: tuple[Home, Home]) -> None:
-    one, two = homes
-    await one.store.write([secret()])
-    await forget(one.database, SEALED_WITH)
-    load_keyring(two.settings)
-    with pytest.raises(SecretError, match="the keys here are others"):
-        await two.store.write([secret("1")])
-    one.restart()
-    await one.store.write([secret("2")])
-    assert (await one.database.read("setting_get", name=SEALED_WITH)) != []
-
-
 async def test_rotation_keeps_older_keys_until_told(homes: tuple[Home, Home]) -> None:
     one, _ = homes
     await one.store.write([secret()])
@@ -212,9 +196,3 @@ async def test_a_home_that_missed_a_rotation_is_told_and_seals_nothing(homes: tu
     two.file.write_bytes(one.file.read_bytes())
     await two.store.write([secret("2")])
     assert await one.value() == b"2"
-
-
-async def forget(database: Any, name: str) -> None:
-    from foliot.store.transaction import run
-
-    await database.write(run, "setting_delete", name=name)

@@ -14,6 +14,7 @@ from foliot.store.journal.base import Entry
 from foliot.store.sqlite.database import SqliteDatabase
 from foliot.work.tasks.base import Command
 from foliot.work.worker.performer import Briefs
+from tests.journal_links import linked
 from tests.work.task_kit import Kit
 from tests.work.worker_kit import CountingDatabase
 
@@ -90,7 +91,9 @@ async def test_a_run_that_somebody_had_in_hand_before_is_read_in_full(kit: Kit) 
     await accept(kit, "t1")
     (lease,) = await kit.claim()
     claimed = RunClaimed(1, "somebody", lease.epoch)
-    await kit.journal.append(lease, [Entry(2, kit.now, type_of(claimed), encode(claimed))], phase="pending", due=0.0)
+    entry = Entry(2, kit.now, type_of(claimed), encode(claimed))
+    told = await kit.journal.read(lease.run_id)
+    await kit.journal.append(lease, linked(lease.run_id, told, [entry]), phase="pending", due=0.0)
     (again,) = await kit.claim()
     await kit.performer.prepare([again])
     brief = briefs(kit).of(again)

@@ -11,11 +11,6 @@ from foliot.work.tasks.base import Command
 from foliot.work.tasks.commands import BEGIN, from_template, normalise
 
 
-def test_a_session_is_not_taken_along_and_ignored() -> None:
-    with pytest.raises(InvalidInput, match=r"not a turn of a session.*sessions\.say"):
-        normalise(Command("agent", "clerk", message="hi", session="s-1"))
-
-
 @pytest.mark.parametrize(
     "attachments",
     [tuple({"type": "t", "n": n} for n in range(21)), ({"type": "t", "d": "x" * 70_000},), ({"type": object()},)],

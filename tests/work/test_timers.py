@@ -20,6 +20,7 @@ from foliot.store.queue.workers import register
 from foliot.store.transaction import Tx, run
 from foliot.work.tasks.base import Command
 from foliot.work.views.reader import Stories
+from tests.journal_links import linked
 from tests.work.task_kit import Kit
 
 
@@ -107,7 +108,8 @@ async def lease_of(kit: Kit, offer: Offer) -> list[Lease]:
 async def write_future(kit: Kit, lease: Lease) -> None:
     """Leave an event that only a newer version knows, and give the run back."""
     entry = Entry(2, kit.now, "run.teleported", b'{"type":"run.teleported"}')
-    await kit.journal.append(lease, [entry], phase="pending", due=0.0)
+    told = await kit.journal.read(lease.run_id)
+    await kit.journal.append(lease, linked(lease.run_id, told, [entry]), phase="pending", due=0.0)
 
 
 async def test_an_old_worker_gives_back_what_it_cannot_read_and_does_not_claim_it_again(kit: Kit) -> None:

@@ -20,7 +20,6 @@ from foliot.resources.field_owners import (
     APPLY,
     MOST_SHOWN,
     SYSTEM,
-    UNKNOWN,
     Claim,
     Disputed,
     Field,
@@ -115,7 +114,7 @@ async def make_plan(
     if prune is not None:
         pruned = Filter(namespace=prune_namespace, labels=prune)
         for step in await _prune(store, set(keys), pruned, applier.manager):
-            others = sorted(step.owned.keys() - {applier.manager, UNKNOWN, SYSTEM})
+            others = sorted(step.owned.keys() - {applier.manager, SYSTEM})
             if others and not applier.force:
                 warnings.append(_kept(step.document, applier.manager, others))
             else:
@@ -194,7 +193,7 @@ async def _planned(store: ResourceStore, wanted: _Wanted, owned: Owned | None, a
             refused = refused or _not_said(before, planted)
     merged = merge(before, given, wanted.given, owners, applier.manager, wanted.empty)
     shown = merged.document
-    if owners.keys() - {applier.manager, UNKNOWN}:
+    if owners.keys() - {applier.manager}:
         try:
             shown = _completed(merged.document, wanted.document)
         except ManifestError as error:
@@ -212,7 +211,7 @@ async def _planned(store: ResourceStore, wanted: _Wanted, owned: Owned | None, a
     if not same_spec(shown.get("spec") or {}, given.get("spec") or {}):
         # Others own a part of it, which is shown too: its author's words are not all of it.
         words = {name: value for name, value in words.items() if name != "spec"}
-    same_fields = same(before, shown) and not secret_changed and before["metadata"].get("declaredBy")
+    same_fields = same(before, shown) and not secret_changed
     same_fields = same_fields and same_json(before["metadata"].get(WRITTEN_AS) or {}, words)
     if same_fields and not _raises(before, applier) and after == owners:
         step = Step("unchanged", before, before, None, after, owners)
@@ -236,7 +235,7 @@ def _planted(before: Document, wanted: _Wanted, owners: Owners, applier: Applier
     return {
         field: name
         for name, fields in owners.items()
-        if name not in (applier.manager, UNKNOWN)
+        if name != applier.manager
         for field in fields
         if field[0] == "spec" and field not in wanted.given
     }
@@ -349,7 +348,7 @@ def _decoded(value: str) -> bytes | None:
 
 
 async def _prune(store: ResourceStore, kept: set[Key], filter: Filter, manager: str) -> list[Step]:
-    """List what apply made, under this manager or before there were any, without what is kept."""
+    """List what apply made under this manager, without what is kept."""
     if not filter.labels:
         raise InvalidInput("Prune needs a label selector.", hint="Say which resources are yours, e.g. `-l app=report`.")
     found = [document for document in await list_all(store, filter) if managed(document)]
@@ -358,7 +357,7 @@ async def _prune(store: ResourceStore, kept: set[Key], filter: Filter, manager: 
     return [
         Step("deleted", each.document, each.document, Delete(key, version_of(each.document)), owned=each.owners)
         for key in keys
-        if (each := owned.get(key)) is not None and each.owners.keys() & {manager, UNKNOWN}
+        if (each := owned.get(key)) is not None and manager in each.owners
     ]
 
 

@@ -11,9 +11,8 @@ they set it to the same value.
               everybody loses what was changed or taken away.
     patch     as update, and the manager owns every field that it named, changed or not.
 
-Fields that nobody owns are defaults, and are worked out anew with each apply. What was stored before owners were kept
-belongs to `UNKNOWN`: the next apply takes it over, keeps what its manifest says and drops the rest, as apply did then.
-Labels and annotations of `foliot.dev/` are Foliot's own, and have no owner.
+Fields that nobody owns are defaults, and are worked out anew with each apply. Labels and annotations of `foliot.dev/`
+are Foliot's own, and have no owner.
 
 Laws (tests/resources/test_field_owners.py): applying twice is applying once; disjoint manifests commute, but for the
 order of items; what only I own goes when I leave it out; what others own survives; force makes me the owner.
@@ -162,7 +161,6 @@ EDIT: Final = "foliot-edit"
 PATCH: Final = "foliot-patch"
 PUT: Final = "foliot-put"
 SYSTEM: Final = "system"
-UNKNOWN: Final = "unknown"
 
 MASK: Final = "***"
 LONGEST_SHOWN: Final = 120
@@ -220,10 +218,10 @@ class FieldConflict(Conflict):
 
 def check_manager(name: str) -> str:
     """Raises `InvalidInput` for what cannot name a manager, or names Foliot itself."""
-    if not _MANAGER.fullmatch(name) or name in (SYSTEM, UNKNOWN):
+    if not _MANAGER.fullmatch(name) or name == SYSTEM:
         raise InvalidInput(
             f"{name[:80]!r} cannot be a field manager",
-            hint=f"up to 128 letters, digits and . _ - @ /, and neither {SYSTEM} nor {UNKNOWN}",
+            hint=f"up to 128 letters, digits and . _ - @ /, and not {SYSTEM}",
         )
     return name
 
@@ -258,7 +256,7 @@ def merge(
     if live is None:
         return Merged({**document, **_with_own({}, document, mine)})
     before = leaves(live)
-    others = {name: fields for name, fields in owners.items() if name not in (manager, UNKNOWN)}
+    others = {name: fields for name, fields in owners.items() if name != manager}
     gone = _Reach(empty)
     theirs = (field for fields in others.values() for field in fields if not gone.touches(field))
     kept = _pick(rule, _declared(live), _Reach(theirs), ())
@@ -272,7 +270,7 @@ def settle(owners: Owners, before: Leaves, after: Leaves, claim: Claim) -> dict[
     unchanged = frozenset(field for field, value in after.items() if field in before and same(before[field], value))
     settled: dict[str, frozenset[Field]] = {}
     for name, fields in owners.items():
-        if claim.how == "apply" and name in (claim.manager, UNKNOWN):
+        if claim.how == "apply" and name == claim.manager:
             continue
         if kept := fields & unchanged:
             settled[name] = kept
@@ -313,14 +311,12 @@ def encode_owners(owners: Owners) -> str:
     return json.dumps({name: sorted(map(pointer, owners[name])) for name in sorted(owners)}, ensure_ascii=False)
 
 
-def decode_owners(text: str | None, fields: Collection[Field]) -> dict[str, frozenset[Field]]:
-    """The owners of a document with these fields. All of one without a record belong to `UNKNOWN`.
+def decode_owners(text: str, fields: Collection[Field]) -> dict[str, frozenset[Field]]:
+    """The owners of a document with these fields.
 
     A record of another version of Foliot may divide a document differently: who owned the whole owns its parts, and
     who owned a part owns the whole.
     """
-    if text is None:
-        return {UNKNOWN: frozenset(fields)} if fields else {}
     known = frozenset(fields)
     kept: dict[str, list[str]] = json.loads(text)
     owners: dict[str, frozenset[Field]] = {}

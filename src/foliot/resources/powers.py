@@ -760,8 +760,7 @@ def acts_for_declarer(kind: str) -> bool:
 def declared_by_operator(document: Document) -> bool:
     """Whether the operator of the installation declared what the resource says now (`metadata.declaredBy`).
 
-    Of what was stored before that was kept nobody is known, and it counts as anybody's until it is applied again. What
-    never was in a store comes from this process itself: a file that it was given, a document made in Python.
+    What never was in a store comes from this process itself: a file that it was given, a document made in Python.
     """
     metadata: Mapping[str, Any] = document["metadata"]
     by: Mapping[str, Any] | None = metadata.get("declaredBy")

@@ -62,7 +62,7 @@ from foliot.kernel.run.events import RunCreated
 from foliot.kernel.run.spec import RunSpec
 from foliot.resources.references import Reference, qualified
 from foliot.runtime.agent import Agent, check_active, named
-from foliot.runtime.output_types import OUTPUT_TYPE, OutputType, is_of_type, is_pinned
+from foliot.runtime.output_types import OUTPUT_TYPE, OutputType, is_pinned
 from foliot.store.base import Document, Filter, Key, ResourceStore
 from foliot.tools import search
 from foliot.tools.backends.agent import PREFIX, RUNNING_CODE, Agents, AgentTool, Delegation, Program
@@ -502,7 +502,7 @@ class Assembly:
         """The Python type that the answers of a run are values of; None when there is none, or none here."""
         agent = self.known(spec.namespace, spec.agent)
         output = None if agent is None else agent.output_type
-        return output if output is not None and is_of_type(spec, output) else None
+        return output if output is not None and is_pinned(spec) else None
 
     def _output_check(self, spec: RunSpec) -> OutputCheck | None:
         """Returns the check that follows the schema, if there is one. Raises `NotFound` for a type that is not here."""

@@ -30,7 +30,6 @@ from foliot.engine.definition.run_options import UNCHANGED, RunOptions, check_ex
 from foliot.engine.definition.skills import SKILLS
 from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.ids import new_run_id
-from foliot.engine.driver.intake import system_of
 from foliot.engine.driver.journal import FACT, check_definition, signal
 from foliot.engine.driver.runs import Runs
 from foliot.engine.explain.replay import Replay, branch, replay
@@ -602,7 +601,7 @@ class Inside:
             depth=base.created.depth,
             identity=(identity or Identity(user, via="python")).also_ordered_by(*base.created.identity.ordered_by),
             task=base.created.task,
-            system=system_of(base.created),
+            system=base.created.system,
             template=base.created.template,
             root=base.created.root,  # what it uses counts to the same task; of a run on its own it is a run on its own
             ancestors=base.created.ancestors,

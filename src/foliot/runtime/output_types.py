@@ -156,11 +156,6 @@ def is_pinned(spec: RunSpec) -> bool:
     return pin is not None and spec.output_schema is not None and pin["schema"] == _schema_digest(spec.output_schema)
 
 
-def is_of_type(spec: RunSpec, output: OutputType) -> bool:
-    """Whether answers of this run are values of the type. Runs of earlier versions say so by their schema alone."""
-    return is_pinned(spec) if OUTPUT_TYPE in spec.extra else spec.output_schema == output.schema
-
-
 def _schema_digest(schema: Mapping[str, Any]) -> str:
     return digest(canonical_json(schema))
 

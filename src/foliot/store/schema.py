@@ -1,8 +1,9 @@
 """The shape of the database: numbered migrations, applied in order; all that are pending in one transaction.
 
-migrations/0001_resources.sql and so on are one text for both databases. The types are written as SQLite reads them and
-mapped for PostgreSQL by `_TYPES`; where the two truly differ, a line `-- only: sqlite` or `-- only: postgres` opens a
-part for one of them and `-- only: both` ends it. A released migration is never edited: the schema is their sum.
+migrations/0001_schema.sql and those that will follow it are one text for both databases. The types are written as
+SQLite reads them and mapped for PostgreSQL by `_TYPES`; where the two truly differ, a line `-- only: sqlite` or
+`-- only: postgres` opens a part for one of them and `-- only: both` ends it. A released migration is never edited: the
+schema is their sum.
 """
 
 from __future__ import annotations

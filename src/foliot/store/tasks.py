@@ -192,7 +192,7 @@ def _stored(kind: str, data: bytes) -> bytes:
 
 
 def fact_of(row: Row) -> bytes:
-    """Returns an event of a task as it was recorded, from its row. Those of older versions are stored as they are."""
+    """Returns an event of a task as it was recorded, from its row."""
     return unpacked(row["type"], row["data"])
 
 
@@ -209,7 +209,7 @@ def label_text(name: str, value: str) -> str:
 
 
 def label_hint(name: str, value: str) -> str:
-    """How this label stands in the index of labels, which has the beginnings of them only (see 0032_sizes.sql)."""
+    """How this label stands in the index of labels, which has the beginnings of them only (see 0001_schema.sql)."""
     return f"{name}={value}"[:200]
 
 

@@ -1,7 +1,6 @@
-"""Stored resources that do not work: they lack a grant, a declarer, somebody who answers for them, or a part.
+"""Stored resources that do not work: they lack a grant, somebody who answers for them, or a part.
 
-Older versions believed more. Resources that they stored stay as they are, and are refused when they are used; these
-looks say so before, each with what to type.
+They stay as they are, and are refused when they are used; these looks say so before, each with what to type.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 AREA: Final = "boundary"
 # Of more, the number is told.
 SOME: Final = 20
-_TRIGGERS: Final = ("TaskSchedule", "TaskWebhook")
 _GRANTED: Final = ("Tool", "ModelEndpoint", "McpServer", "Memory")
 
 
@@ -40,7 +38,6 @@ async def look_at_boundary(settings: Settings, resources: ResourceStore, now: Ca
         ("boundary.references", "every reference to another namespace is granted there", _references(stored)),
         ("boundary.missing", "everything that is named exists", _missing(settings, resources, stored)),
         ("boundary.powers", "every resource may do what it declares", _powers(settings, stored)),
-        ("boundary.triggers", "every schedule and webhook acts for somebody", _triggers(stored)),
         ("boundary.standing", "every standing grant counts, or has ended", _standing(stored, now())),
         ("boundary.quarantine", "no tool of an MCP server waits to be accepted", _quarantine(resources, stored)),
     )
@@ -105,18 +102,8 @@ async def _powers(settings: Settings, stored: Iterable[Document]) -> Findings:
             yield Finding(AREA, "boundary.powers", "warning", f"{denied.message} (in {_space(document)})", hint)
 
 
-async def _triggers(stored: Iterable[Document]) -> Findings:
-    for document in stored:
-        if document["kind"] not in _TRIGGERS or document["metadata"].get("declaredBy"):
-            continue
-        what = f"{document['kind']}/{_name(document)} in {_space(document)} acts for nobody: it was declared before"
-        what += " declarers were kept, and budgets and conditions by user do not hold for it"
-        hint = f"{_again(document)}, or have whoever it should act for apply it again"
-        yield Finding(AREA, "boundary.triggers", "warning", what, hint)
-
-
 async def _standing(stored: Iterable[Document], now: float) -> Findings:
-    """Grants that would be in force, but for what was not written down when they were given, or changed since."""
+    """Grants that would be in force, had they not been changed after they were given."""
     from foliot.engine.approval.documents import KIND
     from foliot.engine.approval.grants import would_stand
 
@@ -124,8 +111,8 @@ async def _standing(stored: Iterable[Document], now: float) -> Findings:
         if document["kind"] != KIND or not would_stand(document, now):
             continue
         spec = document["spec"]
-        why = "was changed after it was given" if document["status"].get("granted_digest") else "is of an older version"
-        what = f"the standing grant {_name(document)} in {_space(document)} {why}, and allows nothing"
+        what = f"the standing grant {_name(document)} in {_space(document)} was changed after it was given, and allows"
+        what += " nothing"
         words = ["foliot", "approvals", "grant", "-n", _space(document), "--tool", str(spec["tool"])]
         for option in ("agent", "when"):
             words += [f"--{option}", str(spec[option])] if spec.get(option) else []

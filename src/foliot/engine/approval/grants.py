@@ -120,7 +120,7 @@ def _stands(document: Document, now: float) -> bool:
 
 
 def would_stand(document: Document, now: float) -> bool:
-    """Whether it has not ended and yet is no grant: changed since, or of a version that did not keep what for."""
+    """Whether it has not ended and yet is no grant, because it was changed since."""
     return _given(document, now) and not _stands(document, now)
 
 

@@ -49,7 +49,6 @@ Decision: TypeAlias = Literal["approve", "deny", "edit"]
 TRIES = 20
 AT_ONCE = 500
 MOST_PROBLEMS = 5
-MOST_BELIEVED = 10_000
 # What a question says that is not told by the journal: how long it stands, and what its tool is declared to do.
 _BESIDE = ("ttl", "operation_class")
 
@@ -88,8 +87,6 @@ class ApprovalService:
         self._store = store
         self._journal = journal
         self._clock = clock
-        # Objects, by uid and generation, that were seen to say what the journal says.
-        self._believed: set[tuple[str, int]] = set()
 
     # --- what the engine says ------------------------------------------------------------------------------------
 
@@ -160,33 +157,19 @@ class ApprovalService:
 
     async def get(self, name: str, *, namespace: str = "default") -> Document:
         """One approval, with its phase as of now. Raises `NotFound`."""
-        return await self.shown(await self._store.get(key_of(namespace, name)))
+        return self.shown(await self._store.get(key_of(namespace, name)))
 
-    async def shown(self, document: Document) -> Document:
-        """Returns the document of an approval as everybody sees it: as it was asked, with its phase as of now."""
-        return self._as_of_now(await self.as_asked(document))
-
-    async def as_asked(self, document: Document) -> Document:
-        """A stored approval as it is shown: a question that waits says what the journal of its run says.
-
-        Foliot alone writes questions; one that says something else was written by an older version, which let others.
-        """
-        spec, metadata = document["spec"], document["metadata"]
-        if spec.get("standing") or document["status"].get("phase", "Pending") != "Pending" or not spec.get("run"):
-            return document
-        if (metadata.get("uid"), metadata.get("generation")) in self._believed:
-            return document
-        try:
-            _, state = await self._run_of(document)
-        except NotFound:
-            return document
-        call = state.call(spec.get("call_id", ""))
-        if call is None or call.phase != "parked" or not _is_of(document, state, call):
-            return document
-        return await self._by_journal(document, state, call)
+    def shown(self, document: Document) -> Document:
+        """Returns the document of an approval as everybody sees it: with its phase as of now."""
+        phase = phase_at(document, self._clock())
+        return {**document, "status": {**document["status"], "phase": phase}}
 
     async def _by_journal(self, document: Document, state: State, call: Call) -> Document:
-        """The question as it stands, written anew if the object says something else than the journal."""
+        """The question as it stands, written anew if the object says something else than the journal.
+
+        Foliot alone writes questions. Whoever changed one in the store, or took its name before it was asked, does not
+        get another call decided by it than the one that the run has parked.
+        """
         asked = call.approval
         assert asked is not None, "a parked call has its question"
         arguments = parse_object(call.arguments)[0] or {}
@@ -197,9 +180,6 @@ class ApprovalService:
             told = {part: value for part, value in spec.items() if part not in ("arguments", *_BESIDE)}
             wanted = {part: value for part, value in new["spec"].items() if part not in ("arguments", *_BESIDE)}
             if status != "Pending" or (told == wanted and shows(spec.get("arguments", {}), arguments)):
-                if len(self._believed) >= MOST_BELIEVED:
-                    self._believed.clear()
-                self._believed.add((metadata["uid"], metadata["generation"]))
                 return document
             new["spec"] |= {part: spec[part] for part in _BESIDE if spec.get(part)}
             version = metadata["resourceVersion"]
@@ -223,7 +203,7 @@ class ApprovalService:
         fields = (Requirement("spec.run", "=", (run,)),) if run is not None else ()
         async for page in read_pages(self._store.list, Filter(KIND, namespace, fields=fields)):
             for document in page.items:
-                yield await self.shown(document)
+                yield self.shown(document)
 
     async def repair(self, namespace: str | None = None, *, run: str | None = None) -> None:
         """Make the objects that a crash kept from being made: of every waiting run, or of one, for each parked call."""
@@ -499,10 +479,6 @@ class ApprovalService:
         except Conflict:
             return None
         return written.document
-
-    def _as_of_now(self, document: Document) -> Document:
-        phase = phase_at(document, self._clock())
-        return {**document, "status": {**document["status"], "phase": phase}}
 
 
 def only_alike(word: str, approvals: Iterable[Document], namespace: str) -> Document:

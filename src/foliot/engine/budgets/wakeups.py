@@ -14,12 +14,11 @@ from typing import Any, Final
 import msgspec
 
 from foliot.engine.base import Clock
-from foliot.engine.budgets.declared import BudgetRule, DeclaredBudgets
+from foliot.engine.budgets.declared import DeclaredBudgets
 from foliot.engine.driver.journal import signal
 from foliot.errors import Conflict, FoliotError, NotFound
-from foliot.kernel.run.events import BudgetExceeded, RunResumed, RunWaiting
+from foliot.kernel.run.events import RunResumed, RunWaiting
 from foliot.kernel.run.state import State
-from foliot.resources.amounts import MICRO
 from foliot.store.base import Database, Key
 from foliot.store.journal.base import Journal, RunInfo
 from foliot.store.journal.database import SqlJournal
@@ -45,25 +44,8 @@ def is_short(waiting: RunWaiting, now: float) -> bool:
 
 
 async def may_go_on(declared: DeclaredBudgets, state: State) -> bool:
-    """Whether a paused run should look again before its time: what it was refused by has changed.
-
-    Journals of earlier versions do not say what that was: then, whether the budget was raised or is not there any more.
-    """
-    if state.paused is None:
-        return False
-    if state.paused.basis:
-        return await declared.basis(state.spec.namespace) != state.paused.basis
-    rules = await declared.of(state.spec.namespace, anew=True)
-    return is_wider(next((rule for rule in rules if rule.name == state.paused.budget), None), state.paused)
-
-
-def is_wider(rule: BudgetRule | None, short: BudgetExceeded) -> bool:
-    """Whether the budget allows more than when it had no room."""
-    if rule is None:
-        return True
-    if short.limit == "tokens":
-        return rule.tokens is None or rule.tokens > short.allowed
-    return rule.micros is None or rule.micros / MICRO > short.allowed
+    """Whether a paused run should look again before its time: what it was refused by has changed."""
+    return state.paused is not None and await declared.basis(state.spec.namespace) != state.paused.basis
 
 
 async def paused_runs(journal: Journal, namespace: str) -> list[RunInfo]:

@@ -463,15 +463,8 @@ def module_granted(module: str, patterns: Collection[str]) -> bool:
 
 
 def not_granted(document: Document, denied: Denied) -> FoliotError:
-    """The error of a tool that is used without what its declarer was not granted.
-
-    `NotHere` when nobody knows who that was, so that work which was accepted then waits instead of being given up.
-    """
-    name = document["metadata"]["name"]
-    if not document["metadata"].get("declaredBy"):
-        hint = "apply it once more, unchanged is enough; `foliot doctor` lists all resources without a declarer"
-        return NotHere(denied.message, hint=hint, lacks=f"a declarer of Tool/{name}")
-    return ToolDenied(denied.message, hint=denied.hint, layer="deployment", tool=name)
+    """The error of a tool that is used without what its declarer was not granted."""
+    return ToolDenied(denied.message, hint=denied.hint, layer="deployment", tool=document["metadata"]["name"])
 
 
 def _wasm(document: Document) -> Mapping[str, Any] | None:

@@ -217,7 +217,7 @@ def invocation_of(state: State, intent: CallIntent, arguments: dict[str, Any], c
         trace_id=trace[3:35],
         version=locked[0],
         schema_digest=locked[1],
-        # The kernel folds such a call as it always did, so that the journals of earlier versions stay readable.
+        # The kernel folds such a call as any other, so that journals with one stay readable.
         ambiguity=repeated_name(intent.arguments, arguments),
     )
 
@@ -259,7 +259,7 @@ def caller_for(spec: RunSpec, created: RunCreated, identity: Identity) -> Caller
         advertised=tool_names(spec),
         model=spec.model,
         task=created.task,
-        system=system_of(created),
+        system=created.system,
         user=identity.user,
         depth=created.depth,
         by=identity.by,
@@ -272,17 +272,6 @@ def caller_for(spec: RunSpec, created: RunCreated, identity: Identity) -> Caller
         sandbox=spec.extra.get(SANDBOX, {}),
         excluded_tools=excluded_by(spec),
     )
-
-
-def system_of(created: RunCreated) -> str:
-    """The system that a run is done under. One that began before this was recorded is pinned to its definition."""
-    if created.system:
-        return created.system
-    found = next((name for name in created.definitions if name.startswith(_SYSTEM)), "") if created.task else ""
-    return found.removeprefix(_SYSTEM)
-
-
-_SYSTEM: Final = "AgentSystem/"
 
 
 def _parked(state: State, intent: CallIntent, parked: Parked) -> Answered:

@@ -95,7 +95,7 @@ def _waits(rows: Sequence[Row]) -> tuple[dict[str, int], dict[str, float]]:
 
 
 def waits_for(summary: str) -> str:
-    """Returns the reason a waiting run waits for, from its summary; `unknown` for one that an older version wrote."""
+    """Returns the reason a waiting run waits for, from its summary; `unknown` for one that does not say it."""
     try:
         return msgspec.json.decode(summary, type=_Summary).waiting.reason or "unknown"
     except msgspec.DecodeError:

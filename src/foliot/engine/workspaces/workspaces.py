@@ -421,7 +421,7 @@ class RunWorkspaces:
         return Path(self._temporary)
 
     def _roots(self) -> list[Path]:
-        """The folders below which those of runs may be, also of older versions."""
+        """The folders below which those of runs may be."""
         roots = [self._given_root, None if self._temporary is None else Path(self._temporary)]
         if self._home is not None:
             roots += [_scratch_place(self._home), self._home / "workspaces"]

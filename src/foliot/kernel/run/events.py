@@ -541,7 +541,7 @@ class InputReceived(Fact, frozen=True, tag="input.received"):
 
     `arrival` is its number among all that was said to the run, in the order in which it was stored; 0 if unnumbered.
     `ordered_by` are the others whose order it is, as in `Identity`. One that is collected also says when it was said
-    and after how many seconds of silence it is answered; in journals of earlier versions it is answered at once.
+    and after how many seconds of silence it is answered: none of them at once.
     """
 
     input_id: str

@@ -2,7 +2,7 @@
 
 A run that falls back from one provider to another carries the first one's signatures in its history; sent to the
 second they are refused. So is reasoning that one account had encrypted and another sends, of the same provider too. The
-marks keep them at home. What a journal of an earlier version holds names no account, and goes to any.
+marks keep them at home. What names no account goes to any.
 """
 
 from __future__ import annotations

@@ -133,8 +133,8 @@ class _WatchedCaller(Caller):
 
 
 def _asked(kept: KeptAnswer) -> list[tuple[Role, str]]:
-    """Returns the roles, each with its namespace, that were needed for an answer; none of one of an older version."""
-    said = dict(kept.headers).get(_ASKED, "")
+    """Returns the roles, each with its namespace, that were needed for an answer."""
+    said = dict(kept.headers)[_ASKED]
     pairs = [each.split(" ") for each in said.split(",") if each]
     return [(role_named(role), namespace) for role, namespace in pairs]
 

@@ -302,7 +302,7 @@ async def _shown(services: Services, document: Document) -> Document:
     """Returns a stored resource as it is shown: an approval as of now, a webhook with its address."""
     match document["kind"]:
         case "ToolApproval":
-            return await services.runtime.inside.approvals.shown(document)
+            return services.runtime.inside.approvals.shown(document)
         case "TaskWebhook" if not document["status"].get("endpointPath"):
             return await WebhookEndpoints(services.database, services.resources).ensure(document)
         case _:

@@ -58,7 +58,7 @@ TERMINAL: frozenset[str] = frozenset({"succeeded", "failed", "cancelled"})
 class Entry(Struct, frozen=True, gc=False):
     """One event as stored. `at` is in seconds since the epoch; `data` is the encoded event.
 
-    `link` chains it to the event before it (see chain.py); it is empty in journals of older versions.
+    `link` chains it to the event before it (see chain.py).
     """
 
     seq: int

@@ -5,9 +5,6 @@ follows the id of its run. So an event cannot be edited, moved, left out or take
 that of the next one, being wrong; and the row of the run says how many there are. A change by somebody who can write to
 the whole database and makes new links is not found: the audit log, which can be held against a head that was noted
 elsewhere, is there for that.
-
-Events of versions that knew no links have none. They are not checked themselves, but the first link after them covers
-them as they were then.
 """
 
 from __future__ import annotations
@@ -33,14 +30,10 @@ class JournalChanged(Conflict):
 
 
 class Checked(NamedTuple):
-    """The result of a check: the link to continue from, and the number of the first event that was changed, or 0.
-
-    `unlinked` events are from before there were links.
-    """
+    """The result of a check: the link to continue from, and the number of the first event that was changed, or 0."""
 
     link: bytes
     changed: int = 0
-    unlinked: int = 0
 
 
 def first_link(run_id: str) -> bytes:
@@ -58,17 +51,13 @@ def link_of(previous: bytes, seq: int, at: float, type: str, data: bytes) -> byt
 def check(run_id: str, entries: Sequence[Entry]) -> Checked:
     """Go along a journal from its first event."""
     link = first_link(run_id)
-    changed = unlinked = 0
+    changed = 0
     for number, entry in enumerate(entries, 1):
         link = link_of(link, entry.seq, entry.at, entry.type, entry.data)
-        if not entry.link:
-            unlinked += 1  # an older version may write beside this one while a fleet is upgraded
-        elif entry.link != link:
+        if entry.link != link or entry.seq != number:
             changed = changed or number
             link = entry.link  # what came later was chained to what stood here then
-        if entry.seq != number:
-            changed = changed or number
-    return Checked(link, changed, unlinked)
+    return Checked(link, changed)
 
 
 def changed_journal(run_id: str, seq: int) -> JournalChanged:

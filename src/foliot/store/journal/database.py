@@ -147,7 +147,7 @@ class SqlJournal:
         if not row["blob"]:
             return entry_of(row)
         data = await self._whole(row, run_id, before)
-        return Entry(row["seq"], row["at"], row["type"], data, row["link"] or b"")
+        return Entry(row["seq"], row["at"], row["type"], data, row["link"])
 
     async def _whole(self, row: Row, run_id: str, before: Sequence[Entry]) -> bytes:
         content: dict[str, bytes] = {}

@@ -3,7 +3,7 @@
 The first byte says how an event is stored. Nothing but its bytes at rest changes: links, streams, traces and exports
 are of the JSON.
 
-    {        the JSON itself: every event of older versions
+    {        the JSON itself, of an event that does not begin with its type
     , or }   without what its beginning repeats of its row, `{"type":"tool.started"`
     \\x00    the JSON behind this byte, when it begins with one of these signs
     \\x01    deflated

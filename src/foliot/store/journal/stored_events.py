@@ -72,7 +72,7 @@ def entry_of(row: Row) -> Entry:
     SQLite keeps whatever is put into a column. A value of another type than was stored is one that somebody changed,
     which the chain says: here it only must not be taken for a fault of this program.
     """
-    data, pin, at, link = row["data"], row.get("pin") or b"", row["at"], row["link"] or b""
+    data, pin, at, link = row["data"], row.get("pin") or b"", row["at"], row["link"]
     if not (data.__class__ is pin.__class__ is link.__class__ is bytes and at.__class__ is float):
         data, pin, link = _bytes(data), _bytes(pin), _bytes(link)
         at = float(at) if isinstance(at, int | float) else math.nan

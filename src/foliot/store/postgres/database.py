@@ -578,13 +578,12 @@ async def _lock_migrations(connection: PostgresConnection) -> None:
         await asyncio.sleep(0.1)
 
 
-async def migrate(connection: PostgresConnection, where: str, *, upto: int | None = None) -> None:
-    """Apply what is pending, up to version `upto`."""
+async def migrate(connection: PostgresConnection, where: str) -> None:
+    """Apply what is pending."""
     await connection.execute(schema.CREATE_VERSIONS)
     version = await connection.fetchval(schema.READ_VERSION)
-    wanted = [each for each in schema.pending(version, "postgres", where) if upto is None or each.version <= upto]
     async with connection.transaction():  # all or nothing, as on SQLite
-        for migration in wanted:
+        for migration in schema.pending(version, "postgres", where):
             try:
                 await connection.execute(migration.script)
             except RowErrors as error:

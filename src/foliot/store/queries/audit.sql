@@ -1,4 +1,4 @@
--- The audit log. See migrations/0004_audit.sql for the columns.
+-- The audit log. See migrations/0001_schema.sql for the columns.
 
 -- name: audit_head
 SELECT seq, hash FROM audit_head WHERE name = 'head';

@@ -1,4 +1,4 @@
--- The ledger of budgets. See migrations/0006_budgets.sql for the columns.
+-- The ledger of budgets. See migrations/0001_schema.sql for the columns.
 
 -- name: budget_open
 -- locks: account key

@@ -1,4 +1,4 @@
--- Deliveries that wait, and the channels that are read. See migrations/0031_sessions.sql for the columns.
+-- Deliveries that wait, and the channels that are read. See migrations/0001_schema.sql for the columns.
 
 -- name: inbox_details_of_run
 -- What came along with the inputs that a run answered and that name a channel, in the order of arrival. The condition on

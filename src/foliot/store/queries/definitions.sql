@@ -2,4 +2,4 @@
 
 -- name: definition_put
 -- locks: definition digest
-INSERT INTO blob (digest, data, created_at, unowned) VALUES (:digest, :data, :at, 0) ON CONFLICT (digest) DO NOTHING;
+INSERT INTO blob (digest, data, created_at) VALUES (:digest, :data, :at) ON CONFLICT (digest) DO NOTHING;

@@ -1,4 +1,4 @@
--- Calls that may have acted. See migrations/0026_doubts.sql for the columns, store/ledger/doubts.py for who writes them.
+-- Calls that may have acted. See migrations/0001_schema.sql for the columns, store/ledger/doubts.py for who writes them.
 
 -- name: doubt_put
 -- locks: -

@@ -1,4 +1,4 @@
--- The folders of agents and users. See migrations/0032_sizes.sql for the columns.
+-- The folders of agents and users. See migrations/0001_schema.sql for the columns.
 
 -- name: folder_get
 SELECT key, namespace, agent, user_name, life, tree, files, size, run_id, created_at, changed_at FROM folder

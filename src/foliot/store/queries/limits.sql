@@ -1,4 +1,4 @@
--- Limits on tools that several processes share. See migrations/0007_limits.sql for the columns.
+-- Limits on tools that several processes share. See migrations/0001_schema.sql for the columns.
 
 -- name: tool_bucket_turn
 -- locks: limit/tool key

@@ -1,4 +1,4 @@
--- What was agreed to about the tools of MCP servers. See migrations/0023_mcp_pins.sql for the columns. Rows are written
+-- What was agreed to about the tools of MCP servers. See migrations/0001_schema.sql for the columns. Rows are written
 -- under the lock of the revision.
 
 -- name: mcp_pin_get

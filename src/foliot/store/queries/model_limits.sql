@@ -1,4 +1,4 @@
--- Turns at models that may only be asked so often. See migrations/0027_model_limits.sql and 0028 for the columns.
+-- Turns at models that may only be asked so often. See migrations/0001_schema.sql for the columns.
 
 -- name: model_line_turn
 -- locks: limit/model key

@@ -1,4 +1,4 @@
--- The queue of runs that belong to tasks. See migrations/0008_queue.sql for the columns.
+-- The queue of runs that belong to tasks. See migrations/0001_schema.sql for the columns.
 
 -- name: queue_add
 -- locks: -

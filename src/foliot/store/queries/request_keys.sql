@@ -1,4 +1,4 @@
--- Requests that are done once by their key. See migrations/0013_request_keys.sql.
+-- Requests that are done once by their key. See migrations/0001_schema.sql.
 
 -- name: request_key_add
 -- locks: request id

@@ -1,4 +1,4 @@
--- Resources, their labels and the feed of changes. See migrations/0001_resources.sql for the columns.
+-- Resources, their labels and the feed of changes. See migrations/0001_schema.sql for the columns.
 
 -- name: revision_lock
 -- locks: revision

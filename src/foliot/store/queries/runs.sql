@@ -1,11 +1,11 @@
--- Runs, their journals, signals to them, and stored content. See migrations/0003_runs.sql for the columns.
+-- Runs, their journals, signals to them, and stored content. See migrations/0001_schema.sql for the columns.
 
 -- name: run_create
 -- locks: -
 -- apart: id
-INSERT INTO run (id, namespace, agent, phase, spec, epoch, last_seq, worker, lease_until,
+INSERT INTO run (id, namespace, agent, phase, epoch, last_seq, worker, lease_until,
                  created_at, updated_at, parent, parent_seq, labels, summary, root, conversation, pin)
-VALUES (:id, :namespace, :agent, :phase, '', :epoch, :last, :worker, :lease_until,
+VALUES (:id, :namespace, :agent, :phase, :epoch, :last, :worker, :lease_until,
         :created_at, :created_at, :parent, :parent_seq, :labels, '{}', :root, :conversation, :pin)
 ON CONFLICT (id) DO NOTHING
 RETURNING key;
@@ -89,7 +89,7 @@ UPDATE run
 
 -- name: run_get
 SELECT key, id, namespace, agent, phase,
-       COALESCE((SELECT pinned.spec FROM run_pin AS pinned WHERE pinned.key = run.pin), spec) AS spec,
+       (SELECT pinned.spec FROM run_pin AS pinned WHERE pinned.key = run.pin) AS spec,
        epoch, worker, lease_until, created_at, updated_at,
        parent, parent_seq, labels, summary
   FROM run WHERE id = :id;
@@ -233,7 +233,7 @@ SELECT key FROM run
 -- name: run_rows
 -- Runs by their keys, a JSON array of them as text; newest first.
 SELECT r.key AS key, r.id AS id, r.namespace AS namespace, r.agent AS agent, r.phase AS phase,
-       COALESCE((SELECT pinned.spec FROM run_pin AS pinned WHERE pinned.key = r.pin), r.spec) AS spec, r.epoch AS epoch, r.worker AS worker, r.lease_until AS lease_until, r.created_at AS created_at,
+       (SELECT pinned.spec FROM run_pin AS pinned WHERE pinned.key = r.pin) AS spec, r.epoch AS epoch, r.worker AS worker, r.lease_until AS lease_until, r.created_at AS created_at,
        r.updated_at AS updated_at, r.parent AS parent, r.parent_seq AS parent_seq, r.labels AS labels,
        r.summary AS summary
   FROM json_each(:keys) AS wanted JOIN run AS r ON r.key = CAST(wanted.value AS BIGINT)
@@ -245,7 +245,7 @@ SELECT key FROM run WHERE id = :id;
 -- name: run_alike
 -- Runs whose ids begin so. :namespaces is a JSON array; an empty one means any.
 SELECT key, id, namespace, agent, phase,
-       COALESCE((SELECT pinned.spec FROM run_pin AS pinned WHERE pinned.key = run.pin), spec) AS spec,
+       (SELECT pinned.spec FROM run_pin AS pinned WHERE pinned.key = run.pin) AS spec,
        epoch, worker, lease_until, created_at, updated_at,
        parent, parent_seq, labels, summary
   FROM run
@@ -256,7 +256,7 @@ SELECT key, id, namespace, agent, phase,
 -- name: run_many
 -- Runs by their ids, a JSON array, in the order in which they were stored.
 SELECT key, id, namespace, agent, phase,
-       COALESCE((SELECT pinned.spec FROM run_pin AS pinned WHERE pinned.key = run.pin), spec) AS spec,
+       (SELECT pinned.spec FROM run_pin AS pinned WHERE pinned.key = run.pin) AS spec,
        epoch, worker, lease_until, created_at, updated_at,
        parent, parent_seq, labels, summary
   FROM run
@@ -268,7 +268,7 @@ SELECT key, id, namespace, agent, phase,
 -- Runs that wait for a person, in the order in which they were stored; :namespaces as above. The plus signs keep SQLite
 -- from walking through all runs that ever ended, in the order of their keys.
 SELECT key, id, namespace, agent, phase,
-       COALESCE((SELECT pinned.spec FROM run_pin AS pinned WHERE pinned.key = run.pin), spec) AS spec,
+       (SELECT pinned.spec FROM run_pin AS pinned WHERE pinned.key = run.pin) AS spec,
        epoch, worker, lease_until, created_at, updated_at,
        parent, parent_seq, labels, summary
   FROM run
@@ -280,7 +280,7 @@ SELECT key, id, namespace, agent, phase,
 -- name: run_asking_below
 -- The same of one run and of those that belong to it.
 SELECT key, id, namespace, agent, phase,
-       COALESCE((SELECT pinned.spec FROM run_pin AS pinned WHERE pinned.key = run.pin), spec) AS spec,
+       (SELECT pinned.spec FROM run_pin AS pinned WHERE pinned.key = run.pin) AS spec,
        epoch, worker, lease_until, created_at, updated_at,
        parent, parent_seq, labels, summary
   FROM run
@@ -345,11 +345,11 @@ DELETE FROM signal WHERE run_id = :run_id AND id = :id;
 
 -- name: blob_put
 -- locks: content digest
-INSERT INTO blob (digest, data, created_at, unowned) VALUES (:digest, :data, :at, 0) ON CONFLICT (digest) DO NOTHING;
+INSERT INTO blob (digest, data, created_at) VALUES (:digest, :data, :at) ON CONFLICT (digest) DO NOTHING;
 
 -- name: blob_put_anew
 -- Content that is used again is young again.
-INSERT INTO blob (digest, data, created_at, unowned) VALUES (:digest, :data, :at, 0)
+INSERT INTO blob (digest, data, created_at) VALUES (:digest, :data, :at)
 ON CONFLICT (digest) DO UPDATE SET created_at = excluded.created_at;
 
 -- name: blob_use
@@ -481,16 +481,13 @@ DELETE FROM run_pin WHERE key = :key AND NOT EXISTS (SELECT 1 FROM run WHERE run
 
 -- name: purge_blobs
 -- reads: many
--- Content without an owner, by an index that holds all that is asked. Content of old stores, whose owners are not known,
--- stays as long as any run of that time.
+-- Content without an owner, by an index that holds all that is asked.
 SELECT digest, created_at FROM blob
  WHERE created_at < :before AND (created_at > :since OR (created_at = :since AND digest > :after)) AND NOT EXISTS (SELECT 1 FROM blob_use WHERE blob_use.digest = blob.digest)
    AND NOT EXISTS (SELECT 1 FROM run_pin WHERE run_pin.spec = blob.digest)
    AND NOT EXISTS (SELECT 1 FROM task WHERE task.plan = blob.digest)
    AND NOT EXISTS (SELECT 1 FROM asset WHERE asset.digest = blob.digest)
    AND NOT EXISTS (SELECT 1 FROM folder_content WHERE folder_content.digest = blob.digest)
-   AND (unowned = 0 OR NOT EXISTS (SELECT 1 FROM run WHERE run.key <= (
-        SELECT CAST(setting.value AS BIGINT) FROM setting WHERE setting.name = 'runs_without_uses')))
  ORDER BY created_at, digest LIMIT :count;
 
 -- name: purge_hold

@@ -1,4 +1,4 @@
--- Sessions, their turns, and what was said to them. See migrations/0031_sessions.sql for the columns.
+-- Sessions, their turns, and what was said to them. See migrations/0001_schema.sql for the columns.
 
 -- name: session_add
 -- locks: -

@@ -1,4 +1,4 @@
--- What a store is, beside its contents. See migrations/0019_store_life.sql for the columns.
+-- What a store is, beside its contents. See migrations/0001_schema.sql for the columns.
 
 -- name: life_get
 SELECT incarnation, set_back_at, set_back FROM store_life;

@@ -1,4 +1,4 @@
--- How tasks stood when they were last told. See migrations/0012_task_feed.sql.
+-- How tasks stood when they were last told. See migrations/0001_schema.sql.
 
 -- name: task_feed_bounds
 SELECT t.value AS told, d.value AS dropped, r.value AS revision

@@ -1,4 +1,4 @@
--- Tasks, what happened to them, and the runs that do their work. See migrations/0005_work.sql for the columns.
+-- Tasks, what happened to them, and the runs that do their work. See migrations/0001_schema.sql for the columns.
 
 -- name: task_add
 -- locks: -

@@ -1,4 +1,4 @@
--- Tokens of the server. See migrations/0010_auth.sql for the columns.
+-- Tokens of the server. See migrations/0001_schema.sql for the columns.
 
 -- name: token_add
 INSERT INTO api_token (id, name, digest, namespaces, roles, created_at, created_by, expires_at, owner)

@@ -1,4 +1,4 @@
--- Slots of schedules and deliveries to webhooks. See migrations/0009_triggers.sql for the columns.
+-- Slots of schedules and deliveries to webhooks. See migrations/0001_schema.sql for the columns.
 
 -- name: schedule_state_get
 SELECT timing, since FROM schedule_state WHERE schedule = :schedule;

@@ -1,4 +1,4 @@
--- Accounts, their sessions, and attempts to log in. See migrations/0011_users.sql for the columns.
+-- Accounts, their sessions, and attempts to log in. See migrations/0001_schema.sql for the columns.
 
 -- name: caller_name_take
 -- Whose the name is now. Writing the row in any case makes whoever gives the same name wait for this transaction.

@@ -1,4 +1,4 @@
--- Processes that take runs. See migrations/0008_queue.sql for the columns.
+-- Processes that take runs. See migrations/0001_schema.sql for the columns.
 
 
 -- name: worker_put

@@ -1,7 +1,8 @@
 """The queue of runs that belong to tasks: who may be taken when.
 
 Everything here is part of a larger transaction: a run is queued in the one that creates it, and leaves the queue in the
-one that ends it. `due_at` alone says when a worker may take a run, whatever the reason (see migrations/0008_queue.sql).
+one that ends it. `due_at` alone says when a worker may take a run, whatever the reason (see
+migrations/0001_schema.sql).
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class StoredResource(NamedTuple):
 
     version: int
     document: Document
-    owners: str | None = None
+    owners: str
 
 
 def shown(stored: Document) -> Document:
@@ -239,9 +239,7 @@ class _Batch:
         docs/powers.md). Raises `Conflict` when it would act in the writer's name, or take a secret where another chose.
         """
         before = DeclaredBy.of(stored.document)
-        unknown = "declaredBy" not in stored.document["metadata"]
-        # What was stored before declarers were kept gets one when it is applied again, changed or not.
-        declares = new_spec or unknown or (change.takes_over and before != self.by)
+        declares = new_spec or (change.takes_over and before != self.by)
         if before.operator or before == self.by or change.own or not acts_for_declarer(key.kind):
             return declares, False
         if change.claim.how == "apply":  # its plan has seen to it that the manifest says all that stays
@@ -253,7 +251,7 @@ class _Batch:
             _check_hosts(key, before, stored.document["spec"], document["spec"], standing)
         if self.by.operator or (key.kind in IN_A_NAME and _only_suspends(stored.document, document)):
             return False, True
-        if key.kind in IN_A_NAME and new_spec and not unknown:
+        if key.kind in IN_A_NAME and new_spec:
             raise Conflict(
                 f"{key}: {before.user} declared the rest of it ({_listed(standing)}), and with this it would act in "
                 "your name",
@@ -287,7 +285,7 @@ class _Batch:
         each: Keyed,
         stored: StoredResource,
         document: Document,
-        owners: str | None,
+        owners: str,
         *,
         new_generation: bool,
         declared: bool = False,
@@ -313,7 +311,7 @@ class _Batch:
         previous: int,
         document: Document,
         system: dict[str, Any],
-        owners: str | None,
+        owners: str,
     ) -> Written:
         version = self.revision + 1
         metadata = {name: content for name, content in document["metadata"].items() if name not in SYSTEM_METADATA}
@@ -323,11 +321,10 @@ class _Batch:
             "generation": system["generation"],
             "createdAt": system["createdAt"],
             "updatedAt": self.now,
+            "declaredBy": system["declaredBy"],
         }
         if system.get(WRITTEN_AS):
             metadata[WRITTEN_AS] = system[WRITTEN_AS]
-        if "declaredBy" in system:  # not of what was stored before it was kept: its declarer stays unknown
-            metadata["declaredBy"] = system["declaredBy"]
         stored = self.after[each.text] = StoredResource(version, {**document, "metadata": metadata}, owners)
         return self._changed(action, each, previous, stored.document)
 
@@ -427,7 +424,7 @@ def _check_hosts(
         )
 
 
-def _owners(stored: StoredResource, document: Document, change: Put) -> str | None:
+def _owners(stored: StoredResource, document: Document, change: Put) -> str:
     before = leaves(stored.document)
     owned = decode_owners(stored.owners, before)
     settled = settle(owned, before, leaves(document), change.claim)

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Literal, TypeAlias
 
 from foliot.errors import Gone
-from foliot.resources.kinds import with_phase
 from foliot.store.base import Change, ChangedSince, Database, Document, Filter
 from foliot.store.resources.documents import decode
 from foliot.store.resources.selectors import matches
@@ -88,7 +87,7 @@ def _check_position(after: int, bounds: Row) -> None:
 
 
 def _read(row: Row) -> Document:
-    return with_phase(decode(row["document"]))  # changes that an earlier version stored have none
+    return decode(row["document"])
 
 
 class Looked:

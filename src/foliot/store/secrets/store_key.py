@@ -17,9 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from foliot.errors import SecretError
-from foliot.store.base import Database, Filter
-from foliot.store.resources.documents import decode, key_range
-from foliot.store.secrets.sealing import KIND, Sealer
+from foliot.store.base import Database
+from foliot.store.secrets.sealing import Sealer
 from foliot.store.transaction import Tx, one, run
 
 SEALED_WITH: Final = "secrets.sealed-with"
@@ -33,19 +32,7 @@ _ROUND: Final = 100
 
 async def key_of_store(database: Database) -> str:
     """The id of the key that seals the secrets of a store; blank when nothing was sealed yet."""
-    if mark := await _setting(database, SEALED_WITH):
-        return _id_in(mark)
-    # A store of before this was kept: its values say it themselves.
-    after, before = key_range(Filter(kind=KIND))
-    while True:
-        page = await database.read("resource_list", after=after, before=before, count=_ROUND)
-        for row in page:
-            data: dict[str, str] = decode(row["document"])["spec"].get("data") or {}
-            for sealed in data.values():
-                return _id_in(sealed)
-        if len(page) < _ROUND:
-            return ""
-        after = page[-1]["key"]
+    return _id_in(await _setting(database, SEALED_WITH))
 
 
 async def retired_keys(database: Database) -> tuple[str, ...]:
@@ -85,16 +72,13 @@ class StoreKey:
             mark = await _setting(self._database, SEALED_WITH)
             if self._ring is not None and mark and mark == self._known:
                 return self._ring
-            kid = _id_in(mark) if mark else await key_of_store(self._database)
-            ring = self._ring or (await self._loaded(kid) if kid else self._make())
+            ring = self._ring or (await self._loaded(_id_in(mark)) if mark else self._make())
             if mark:
                 _checked(mark, ring)
                 self._ring, self._known = ring, mark
                 return ring
-            if kid and kid not in ring.key_ids:
-                raise _another(kid, ring)
             # The first one stands: whoever was later finds the mark of the other, and looks whether it has that key.
-            mine = ring.seal(_TEXT, context=_CONTEXT, kid=kid)
+            mine = ring.seal(_TEXT, context=_CONTEXT)
             await self._database.write(run, "setting_new", name=SEALED_WITH, value=mine)
 
     async def rotating(self, renewed: Callable[[Sealer], Sealer]) -> tuple[Sealer, str]:

@@ -603,7 +603,7 @@ def _drop(owner: int, seq: int, reason: str, *, summarize: bool = False) -> Tx[N
 
 def said_before(known: Input, new: NewInput) -> Said:
     """Returns what became of an input that is said again. Raises `Conflict` when it was said in other words."""
-    if known.digest not in (new.digest, _short(new.digest)):  # older versions stored the whole
+    if known.digest != _short(new.digest):
         raise OtherWords(
             f"the input {new.id!r} was said before, in other words", hint="give each input a key of its own"
         )

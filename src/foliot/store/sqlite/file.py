@@ -93,7 +93,7 @@ def resolve(path: str | os.PathLike[str]) -> Path:
     return Path(path).expanduser().absolute()
 
 
-def prepare(path: Path, *, upto: int | None = None) -> SqliteConnection:
+def prepare(path: Path) -> SqliteConnection:
     """Make the file (0600, in a folder of 0700) or bring an older one up to date; return a connection for reading.
 
     Any number of processes may call this at once. Raises `InvalidInput`, `Unavailable`.
@@ -113,7 +113,7 @@ def prepare(path: Path, *, upto: int | None = None) -> SqliteConnection:
                 # First of all: a file that has a table already cannot give pages back until it is compacted.
                 connection.execute("PRAGMA auto_vacuum = INCREMENTAL").fetchall()
                 connection.execute("PRAGMA journal_mode = WAL").fetchall()
-                _migrate(connection, path, upto)
+                _migrate(connection, path)
                 with suppress(apsw.ReadOnlyError):  # whoever may only read goes by the clock of the machine
                     _set_boot(connection)
             finally:
@@ -244,15 +244,10 @@ def _version(connection: SqliteConnection) -> int:
     return int(version)
 
 
-def _migrate(connection: SqliteConnection, path: Path, upto: int | None) -> None:
+def _migrate(connection: SqliteConnection, path: Path) -> None:
     connection.execute(schema.CREATE_VERSIONS)
-    wanted = [
-        each
-        for each in schema.pending(_version(connection), "sqlite", str(path))
-        if upto is None or each.version <= upto
-    ]
     with connection:  # one commit for all: a new store is made by every first command, and waits for the disk once
-        for migration in wanted:
+        for migration in schema.pending(_version(connection), "sqlite", str(path)):
             try:
                 connection.execute(migration.script)
             except (apsw.ConstraintError, apsw.SQLError) as error:
@@ -260,10 +255,7 @@ def _migrate(connection: SqliteConnection, path: Path, upto: int | None) -> None
 
 
 def shrink(path: Path) -> None:
-    """Cut free pages off the file, some at a time, so that writers wait for a moment at most.
-
-    A file of an older version keeps its free pages for what is written next: see `compact`. Raises `Unavailable`.
-    """
+    """Cut free pages off the file, some at a time, so that writers wait for a moment at most. Raises `Unavailable`."""
     with told_in_words(path):
         connection = connect(path, patience=READ_PATIENCE)
         try:

@@ -37,8 +37,7 @@ class Command(Struct, frozen=True, omit_defaults=True):
     `expires_at` the time after which it must not begin any more. `attachments` and `routing` are carried along, and
     not looked into. `trace` is the `traceparent` that the task is traced under. `template` is the Task that it was
     made after, as `namespace/name`. `written` is how the Task was written, in an older version of the format (see
-    resources/wording.py); it says nothing that the rest does not. `session` is in commands of older versions, and
-    refused in new ones: sessions have turns of their own. `execution_policy` narrows that of each agent.
+    resources/wording.py); it says nothing that the rest does not. `execution_policy` narrows that of each agent.
     """
 
     target_kind: TargetKind
@@ -63,7 +62,6 @@ class Command(Struct, frozen=True, omit_defaults=True):
     extra_system_prompt: str = ""
     attachments: tuple[dict[str, Any], ...] = ()
     routing: dict[str, Any] = {}
-    session: str = ""
     trace: str = ""
     template: str = ""
     identity: Identity = NOBODY
@@ -72,7 +70,7 @@ class Command(Struct, frozen=True, omit_defaults=True):
 
     @property
     def acts_as(self) -> Identity:
-        """The identity on whose behalf it is done, also for commands from before identities were kept."""
+        """The identity on whose behalf it is done."""
         return self.identity if self.identity != NOBODY else acting(self.user, self.by, "")
 
 

@@ -110,8 +110,6 @@ def _problems(command: Command) -> list[str]:
     ]
     if wrong := attachments_problem(command.attachments):
         found.append(f"attachments: {wrong}")
-    if command.session:
-        found.append("a task is not a turn of a session: say it to the session, with sessions.say")
     if command.execution_policy is not None and (wrong := policy_problem(command.execution_policy)) is not None:
         found.append(f"invalid policy: {wrong[1]}")
     retry = command.retry
@@ -152,14 +150,6 @@ def content_form(command: Command) -> ContentForm | None:
     before, _, behind = (content := _content(command)).partition(own := b'"input":' + canonical_json(command.input))
     is_clear = command.input and content.count(own) == 1
     return ContentForm(before + b'"input":', behind) if is_clear else None
-
-
-def is_known(row: Mapping[str, Any], content: str) -> bool:
-    """Whether the task of a row (its `digest` and its `command`) was asked for by what has the digest `content`.
-
-    Digests that older versions stored depended on how a command had been put together; the command itself tells.
-    """
-    return row["digest"] == content or content_digest(decode_command(row["command"])) == content
 
 
 def is_declared_by(row: Mapping[str, Any], command: Command) -> bool:
@@ -308,7 +298,7 @@ def ordered_after(identity: Identity, template: Document, *, by_operator: bool =
     """The identity of work after a template: its declarer has ordered it as well.
 
     What a trigger of the operator does after somebody else's template it does with their rights, or whoever may write
-    templates would have work done as the operator. Of a template that an older version stored nobody is known.
+    templates would have work done as the operator.
     """
     declarer = DeclaredBy.of(template)
     if by_operator and declarer.user and not declarer.operator:

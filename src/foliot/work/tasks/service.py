@@ -69,7 +69,6 @@ from foliot.work.tasks.commands import (
     encode_command,
     from_template,
     is_declared_by,
-    is_known,
     normalise,
     owned_key,
     spec_of,
@@ -301,14 +300,14 @@ class TaskService(TaskList):
                 target=command.target,
                 idempotency_key=stored_key,
             )
-            if found and not is_known(found[0], content):
+            if found and found[0]["digest"] != content:
                 raise Conflict(
                     "idempotency_key reused with different payload",
                     hint=f"task {found[0]['name']} was accepted for {command.idempotency_key!r}",
                 )
         elif command.name:
             found = await self._db.read("task_identity", namespace=command.namespace, name=command.name)
-            if found and not is_known(found[0], content):
+            if found and found[0]["digest"] != content:
                 raise Conflict(
                     f"there is already a task {command.name!r} that asks for something else",
                     hint="choose another name, or delete that task first",

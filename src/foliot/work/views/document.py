@@ -185,7 +185,7 @@ def task_document(story: TaskStory) -> Document:
 
 def _asked(command: Command) -> dict[str, str]:
     """Returns what of a request a Task has no words for, or would not say twice."""
-    given = {name: getattr(command, name) for name in ("message", "idempotency_key", "session", "user", "by")}
+    given = {name: getattr(command, name) for name in ("message", "idempotency_key", "user", "by")}
     return {name: value for name, value in given.items() if value}
 
 

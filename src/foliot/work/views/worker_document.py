@@ -59,7 +59,7 @@ def worker_document(info: WorkerInfo, now: float, *, shows_process: bool = True)
 def worker_of(document: Document) -> WorkerInfo:
     """Reads the info of a worker out of its document."""
     metadata, spec, status = document["metadata"], document["spec"], document["status"]
-    state = status.get("state", status["phase"].lower())  # an earlier version had the state as its phase
+    state = status["state"]
     return WorkerInfo(
         name=metadata["name"],
         identity=status["process"],
