@@ -22,6 +22,7 @@ from foliot.resources.wording import WRITTEN_AS, kept_words
 from foliot.store.base import THE_PROCESS, DeclaredBy, Delete, Document, Filter, Key, Put, StaleMerge, Written
 from foliot.store.resources.documents import (
     SYSTEM_METADATA,
+    VALUES_BY,
     check_labels,
     decode,
     encode,
@@ -34,7 +35,7 @@ from foliot.store.resources.documents import (
 from foliot.store.resources.mcp_pins import KIND as TOOL
 from foliot.store.resources.mcp_pins import ToolWrite, check_tools
 from foliot.store.secrets.sealing import KIND as SECRET
-from foliot.store.secrets.sealing import Sealer, masked, seal_spec
+from foliot.store.secrets.sealing import Sealer, masked, seal_spec, values_by
 from foliot.store.secrets.store_key import sealing_key
 from foliot.store.transaction import Tx, many, one, rows, run, value
 
@@ -328,6 +329,9 @@ class _Batch:
             metadata[WRITTEN_AS] = system[WRITTEN_AS]
         if "declaredBy" in system:  # not of what was stored before it was kept: its declarer stays unknown
             metadata["declaredBy"] = system["declaredBy"]
+        if each.key.kind == SECRET:
+            before = self.after.get(each.text)
+            metadata[VALUES_BY] = values_by(document, None if before is None else before.document, self.by)
         stored = self.after[each.text] = StoredResource(version, {**document, "metadata": metadata}, owners)
         return self._changed(action, each, previous, stored.document)
 
