@@ -165,7 +165,7 @@ class Put:
     expect: str = "any"
     only: Literal["spec", "status"] = "spec"
     own: bool = False
-    merge: Callable[[Document], Document] | None = None
+    merge: Callable[[Document, Owners], Document] | None = None
     lowers: bool = False
     takes_over: bool = False
     written: Mapping[str, Any] | None = None

@@ -379,7 +379,8 @@ def _merged(key: Key, change: Put, stored: StoredResource) -> Document:
     assert change.merge is not None, "the caller looked"
     if change.document["metadata"].get("resourceVersion") == str(stored.version):
         return change.document
-    fresh = change.merge(masked(stored.document))
+    document = masked(stored.document)
+    fresh = change.merge(document, decode_owners(stored.owners, leaves(document)))
     if not same_spec(fresh["spec"], change.document["spec"]):
         raise StaleMerge(f"{key} is being changed by others at this moment", hint="repeat the request", key=str(key))
     check_labels(fresh, key)
