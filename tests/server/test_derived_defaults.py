@@ -7,7 +7,9 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from foliot.store.base import Document
+from foliot.runtime.local.resources import LocalResources
+from foliot.runtime.runtime import Runtime
+from foliot.store.base import DeclaredBy, Document
 
 READS = {"type": "function", "function": "foliot.testing:x", "effect": "read"}
 
@@ -105,3 +107,14 @@ async def test_defaults_that_were_sent_back_belong_to_nobody(http: httpx.AsyncCl
         "foliot-put": ["/metadata/labels/team"],
     }
     assert (await http.post("/v1/apply", json=tool({**READS, "risk_level": "high"}))).status_code == 200
+
+
+async def test_an_edit_of_what_was_read_gives_the_same(http: httpx.AsyncClient, runtime: Runtime) -> None:
+    """As `foliot edit` on a store does it: the whole document comes back, with its defaults."""
+    await http.post("/v1/tools", json=tool(READS))
+    client = LocalResources(runtime.inside.resources, by=DeclaredBy("me", operator=True))
+    read = await client.get("Tool", "pay")
+    edited = {**read, "spec": {**read["spec"], "effect": "once", "risk_level": "critical"}}
+    spec = (await client.replace(edited)).document["spec"]
+    assert (spec["operation_classes"], spec["runtime"]["isolation_mode"]) == (["write"], "sandboxed")
+    assert (await change(http, "patch", {"effect": "read", "risk_level": "low"}))["operation_classes"] == ["read"]
