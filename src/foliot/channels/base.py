@@ -86,7 +86,7 @@ class DeclaredChannel(Struct, frozen=True):
 
     @property
     def vouching(self) -> tuple[str, ...]:
-        """Who says who writes here, and is not the operator of the installation: its declarer, and who set its key."""
+        """The names that say who writes here, without the operator: its declarer, and who set its key."""
         key_by = self.key_by or DeclaredBy()
         declarer = () if self.by_operator else (self.declarer,)
         return tuple(dict.fromkeys((*declarer, *(() if key_by.operator else (key_by.user,)))))

@@ -1,4 +1,4 @@
-"""Who can be any sender of a channel: whoever set the value of the Secret that it is signed with, or asked with."""
+"""The one who can be any sender of a channel: who set the value of the Secret that it is signed or asked with."""
 
 from __future__ import annotations
 

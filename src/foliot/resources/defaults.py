@@ -66,7 +66,7 @@ class Sent:
 
 
 def patched(live: Document, owners: Owners, merge: Callable[[Document], Document]) -> Document:
-    """What a patch makes of a document that is stored, with the defaults left out: they follow from the rest."""
+    """Returns what a patch makes of a stored document, with the defaults left out: they follow from the rest."""
     declared = {name: value for name, value in live.items() if name != "status"}
     return merge(without_fields(declared, defaults_of(live, owners)))
 

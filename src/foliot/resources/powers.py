@@ -90,7 +90,7 @@ USER_USES: Final[Mapping[UserUse, str]] = {
     "": "",
     "acts": "work is done for this user: for another one than its declarer only where the operator declares it, or who "
     "has the role impersonator, when it is declared and whenever it is used",
-    "vouches": "whoever sets the value of a Secret that signs a Channel, of whatever namespace, says who its senders "
+    "vouches": "the one who sets the value of a Secret that signs a Channel, of any namespace, says who its senders "
     "are: it takes what declaring the Channel with its listed and linked users takes, there, and is asked again with "
     "every message",
     "limits": "counts what this user does",

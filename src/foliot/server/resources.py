@@ -209,7 +209,7 @@ class Declaring:
         return document
 
     async def _as_read(self, sent: Sent) -> Sent:
-        """What was sent by somebody who has read it: defaults that they send back are worked out anew."""
+        """Returns what was sent by somebody who has read it: defaults that they send back are worked out anew."""
         key = key_of(sent.document)
         owned = (await self._store.owned([key])).get(key)
         return sent if owned is None else sent.after_reading(owned.document, owned.owners)

@@ -120,7 +120,7 @@ def reveal(key: Key, document: Document, ring: Sealer) -> Revealed:
 
 
 def setters(document: Document) -> dict[str, DeclaredBy]:
-    """Who set each value of a stored Secret. Before that was kept, whoever declared it counts."""
+    """Returns who set each value of a stored Secret. Before that was kept, its declarer counts."""
     kept: dict[str, dict[str, Any]] = document["metadata"].get(VALUES_BY) or {}
     declarer = DeclaredBy.of(document)
     return {
