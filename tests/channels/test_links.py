@@ -56,7 +56,9 @@ class Site:
         self.links = ChannelLinks(runtime.inside.database)
         self._http = http
         self._keys = keys
-        self._conversations = Conversations(runtime.inside.sessions, runtime.inside.database, clock=clock)
+        self._conversations = Conversations(
+            runtime.inside.sessions, runtime.inside.database, runtime.inside.resources, clock=clock
+        )
         self._messages = 0
 
     async def ask(self, who: str, method: str, path: str, **more: Any) -> httpx.Response:
@@ -102,7 +104,7 @@ async def site(store_url: str, tmp_path: Path) -> AsyncIterator[Site]:
             name: (await tokens.create(name, namespaces=("default",), roles=roles, now=clock()))[1]
             for name, roles in ROLES.items()
         }
-        await declare(runtime, "Secret", "k", {"data": {"value": base64.b64encode(KEY.encode()).decode()}}, MALLORY)
+        await declare(runtime, "Secret", "k", {"data": {"value": base64.b64encode(KEY.encode()).decode()}})
         app = create_app(
             runtime, settings=runtime.inside.settings, auth=TokenAuth(runtime.inside.database, local=False)
         )

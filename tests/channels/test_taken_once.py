@@ -28,7 +28,8 @@ class Desk:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.sessions = runtime.inside.sessions
-        self.conversations = Conversations(self.sessions, runtime.inside.database, clock=runtime.inside.clock)
+        inside = runtime.inside
+        self.conversations = Conversations(self.sessions, inside.database, inside.resources, clock=inside.clock)
         self.channel = DeclaredChannel(
             uid="desk-uid",
             namespace="default",
@@ -37,7 +38,7 @@ class Desk:
             agent="helper",
             agents=("helper", "writer"),
             endpoint="",
-            secret_ref="",
+            secret_ref="desk",
             secret_hosts=None,
             users={"zoe": ChannelMember("zoe", "ann")},
             groups={each: ChannelMember(each, respond="always") for each in ("general", "private", "a", "a/b")},

@@ -62,7 +62,7 @@ class ApprovalDesk:
             namespace=space,
             comment=f"on channel {channel.name}",
             digest=asked.digest,
-            through="" if _is_vouched(channel) else channel.declarer,
+            through=() if _is_vouched(channel) else channel.vouching,
             in_transaction=record,
         )
         if decided.signal is None:
@@ -88,5 +88,5 @@ class ApprovalDesk:
 
 
 def _is_vouched(channel: DeclaredChannel) -> bool:
-    """Whether somebody else than the declarer says who writes: the platform, or the operator of the installation."""
-    return channel.by_operator or (channel.type == "telegram" and channel.endpoint == TELEGRAM)
+    """Whether the platform says who writes, or the operator of the installation, who has set the key too."""
+    return not channel.vouching or (channel.type == "telegram" and channel.endpoint == TELEGRAM)

@@ -19,7 +19,7 @@ from foliot.kernel.messages import Media
 from foliot.kernel.routing import Address
 from foliot.resources.powers import declared_by_operator, secret_targets
 from foliot.store.base import DeclaredBy, Document
-from foliot.store.channel_links import ChannelPlace
+from foliot.store.channel_links import ChannelPlace, key_setter
 from foliot.tools.outbound.client import OutboundClient
 
 Respond: TypeAlias = Literal["mention", "always", "disabled"]
@@ -63,6 +63,8 @@ class DeclaredChannel(Struct, frozen=True):
     models: tuple[str, ...] = ()
     # Whether an unknown sender is shown a code to link an account with.
     link: bool = True
+    # Who set the value that its Secret has: with it anybody is a sender. None where it was not looked up.
+    key_by: DeclaredBy | None = None
 
     @property
     def via(self) -> str:
@@ -71,10 +73,23 @@ class DeclaredChannel(Struct, frozen=True):
 
     @property
     def place(self) -> ChannelPlace:
-        """The channel as links are bound to it: to who declared it, and to who vouches for its senders."""
+        """The channel as links are bound to it: to who declared it, and to who vouches for its senders.
+
+        Of a key that was not looked up nobody is known, and no link holds.
+        """
         vouched = (self.declarer, self.by_operator, self.type, self.plugin, self.endpoint, self.secret_ref)
         terms = hashlib.sha256(msgspec.json.encode(vouched)).hexdigest()
-        return ChannelPlace(self.namespace, self.name, self.uid, terms)
+        key_by = self.key_by or DeclaredBy()
+        return ChannelPlace(
+            self.namespace, self.name, self.uid, terms, "" if key_by.operator else key_setter(key_by.user)
+        )
+
+    @property
+    def vouching(self) -> tuple[str, ...]:
+        """The names that say who writes here, without the operator: its declarer, and who set its key."""
+        key_by = self.key_by or DeclaredBy()
+        declarer = () if self.by_operator else (self.declarer,)
+        return tuple(dict.fromkeys((*declarer, *(() if key_by.operator else (key_by.user,)))))
 
     def may_reach(self, address: Address) -> bool:
         """Whether something may be delivered to this address: to a listed user, or into a listed group."""

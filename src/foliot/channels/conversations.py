@@ -1,7 +1,7 @@
 """From a message on a platform to a session: who speaks, to which agent, and whether it is a command.
 
-    sender       has linked an account, or is listed by a declarer who may name that user; anybody else is shown a code
-                 to link one with, in private, and nothing more follows
+    sender       has linked an account, or is listed by a declarer who may name that user, as may whoever set the key of
+                 the channel; anybody else is shown a code to link one with, in private, and nothing more follows
     agent        in private that of the user, in a group that of the group, else that of the channel; or the one chosen
                  with /agent, among those that the channel declares
     session      the one that is active for agent, user and place; the same user has one over all platforms in private,
@@ -30,6 +30,7 @@ import msgspec
 
 from foliot.channels.approvals import ApprovalDesk
 from foliot.channels.base import ChannelMember, DeclaredChannel, Incoming, Received
+from foliot.channels.keys import key_by
 from foliot.engine.approval.notices import read_order
 from foliot.engine.base import Clock
 from foliot.errors import Conflict, FoliotError, NotFound, Unavailable
@@ -47,7 +48,7 @@ from foliot.kernel.routing import (
 from foliot.sessions.keys import chat_context, user_key
 from foliot.sessions.service import SessionService
 from foliot.store.access.tokens import SqlTokens
-from foliot.store.base import Database, DeclaredBy
+from foliot.store.base import Database, DeclaredBy, ResourceStore
 from foliot.store.channel_links import ChannelLinks, StoredLink
 from foliot.store.channels import ChannelReaders
 from foliot.store.sessions.base import InboxFull, Place, Session, SessionArchived
@@ -113,9 +114,16 @@ class Conversations:
     """Receives what channels take in, for the sessions of one process."""
 
     def __init__(
-        self, sessions: SessionService, database: Database, *, clock: Clock, approvals: ApprovalDesk | None = None
+        self,
+        sessions: SessionService,
+        database: Database,
+        resources: ResourceStore,
+        *,
+        clock: Clock,
+        approvals: ApprovalDesk | None = None,
     ) -> None:
         self._approvals = approvals
+        self._resources = resources
         self._sessions = sessions
         self._readers = ChannelReaders(database)
         self._tokens = SqlTokens(database)
@@ -142,6 +150,8 @@ class Conversations:
         """
         if (refused := await self._refused(channel, incoming)) is not None:
             return Received(refused=refused)
+        # After the message was proved with the key: who set it meanwhile counts, never who had set it before.
+        channel = await self._with_key(channel)
         known_sender = await self._known_sender(channel, incoming.sender)
         if known_sender is None:
             return await self._show_code(channel, incoming)
@@ -171,13 +181,14 @@ class Conversations:
 
     async def knows(self, channel: DeclaredChannel, sender: str) -> bool:
         """Whether a sender may speak on a channel."""
-        return await self._known_sender(channel, sender) is not None
+        return await self._known_sender(await self._with_key(channel), sender) is not None
 
     async def reaches(self, channel: DeclaredChannel, address: Address) -> bool:
         """Whether something may be delivered there: to a listed user or group, or to who has linked their account."""
         if channel.may_reach(address):
             return True
-        return not address.group_id and await self._links.of(channel.place, address.to) is not None
+        place = (await self._with_key(channel)).place
+        return not address.group_id and await self._links.of(place, address.to) is not None
 
     async def tell(self, channel: DeclaredChannel, incoming: Incoming, text: str) -> Received:
         """Ends a message with words of the channel itself, which its sender gets. Raises `OtherWords`."""
@@ -202,28 +213,42 @@ class Conversations:
                 return "not addressed"
         return await self._tokens.withdrawn(channel.declarer) or None
 
+    async def _with_key(self, channel: DeclaredChannel) -> DeclaredChannel:
+        """The channel with who set the value of its key, as it is now."""
+        return msgspec.structs.replace(channel, key_by=await key_by(self._resources, channel))
+
     async def _known_sender(self, channel: DeclaredChannel, sender: str) -> _KnownSender | None:
         """Returns who a sender is here; None when no one has said so who may.
 
         A link is the word of the user. What is listed is that of whoever declared the channel, who needs the right to
-        name another user now, and not only when it was declared.
+        name another user now, and not only when it was declared. Whoever has set its key can be any sender, and so
+        needs the rights of the declarer too.
         """
-        member = channel.users.get(sender)
+        member, now, space = channel.users.get(sender), self._clock(), channel.namespace
+        setter = channel.key_by or DeclaredBy()
         link = await self._links.of(channel.place, sender)
-        if link is not None:
-            user, now = link.shown.user, self._clock()
-            held = link.owner or await self._tokens.holds(user, "operator", channel.namespace, now=now)
+        if link is not None and await self._may_vouch(setter, space):
+            user = link.shown.user
+            held = link.owner or await self._tokens.holds(user, "operator", space, now=now)
             if held is None:  # only an identity provider knows them, and only while they log in
                 held = now - link.shown.linked_at < UNKNOWN_LINK_LASTS
             if held:
                 linked = ChannelMember(sender, user, member.agent if member is not None else "")
-                return _KnownSender(linked, Identity(user, via=channel.via).also_ordered_by(channel.declarer), link)
+                spoke = Identity(user, via=channel.via).also_ordered_by(channel.declarer, *channel.vouching)
+                return _KnownSender(linked, spoke, link)
         if member is None:
             return None
-        declarer = DeclaredBy(channel.declarer, channel.by_operator)
-        if not await self._tokens.may_name(declarer, member.user, channel.namespace, now=self._clock()):
-            return None
-        return _KnownSender(member, acting(member.user, channel.declarer, channel.via))
+        for each in (DeclaredBy(channel.declarer, channel.by_operator), setter):
+            if not await self._tokens.may_name(each, member.user, space, now=now):
+                return None
+        spoke = acting(member.user, channel.declarer, channel.via).also_ordered_by(*channel.vouching)
+        return _KnownSender(member, spoke)
+
+    async def _may_vouch(self, setter: DeclaredBy, namespace: str) -> bool:
+        """Whether who set the key of a channel could declare it: what an identity provider says is not known here."""
+        return (
+            setter.operator or await self._tokens.holds(setter.user, "admin", namespace, now=self._clock()) is not False
+        )
 
     async def _show_code(self, channel: DeclaredChannel, incoming: Incoming) -> Received:
         """Shows an unknown sender a code to link an account with; in private, and not too often."""

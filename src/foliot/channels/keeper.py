@@ -61,7 +61,7 @@ class ChannelKeeper:
         self.readers = ChannelReaders(database)
         self.taken = TakenMessages(database)
         self.conversations = Conversations(
-            inside.sessions, database, clock=inside.clock, approvals=ApprovalDesk(inside)
+            inside.sessions, database, inside.resources, clock=inside.clock, approvals=ApprovalDesk(inside)
         )
         holder = str(inside.runs.worker)
         reaches = self.conversations.reaches

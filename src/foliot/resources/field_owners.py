@@ -179,12 +179,15 @@ _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
 class Claim:
     """The manager on whose behalf a document is written, and the fields it sets itself.
 
-    `fields` is None for all of them. The rest of the document is defaults, or belongs to others.
+    `fields` is None for all of them. The rest of the document is defaults, or belongs to others. `said` are the fields
+    that the whole document says, whoever says them: any other is a default from now on, and has no owner. None where
+    that is not known.
     """
 
     manager: str = SYSTEM
     fields: frozenset[Field] | None = None
     how: How = "update"
+    said: frozenset[Field] | None = None
 
 
 BY_SYSTEM: Final = Claim()
@@ -272,14 +275,39 @@ def settle(owners: Owners, before: Leaves, after: Leaves, claim: Claim) -> dict[
     for name, fields in owners.items():
         if claim.how == "apply" and name == claim.manager:
             continue
-        if kept := fields & unchanged:
+        kept = fields & unchanged
+        if claim.said is not None:
+            kept = frozenset(field for field in kept if field in claim.said or not _is_of_spec(field))
+        if kept:
             settled[name] = kept
     claimed = frozenset(after) if claim.fields is None else claim.fields & after.keys()
     if claim.how == "update":
-        claimed -= unchanged
+        owned = frozenset(field for fields in settled.values() for field in fields)
+        # What a document says as it stands is its author's if it was nobody's: a default that was said is none.
+        claimed -= unchanged if claim.said is None else unchanged & owned
     if mine := claimed | settled.get(claim.manager, frozenset()):
         settled[claim.manager] = mine
     return settled
+
+
+def _is_of_spec(field: Field) -> bool:
+    return field[0] == "spec"
+
+
+def without_fields(document: Document, fields: Collection[Field]) -> Document:
+    """The document without these fields. An object stays when all that was in it is gone: it may say something."""
+    gone = frozenset(fields)
+    spec = _without(_inner(rules_of(document["kind"]), "spec"), document.get("spec") or {}, gone, ("spec",))
+    return {**document, "spec": {} if spec is _ABSENT else spec}
+
+
+def _without(rule: Rule, value: Any, gone: frozenset[Field], field: Field) -> Any:
+    parts = _parts(rule, value)
+    if parts is None:
+        return _ABSENT if field in gone else value
+    kept = {name: _without(_inner(rule, name), inner, gone, (*field, name)) for name, inner in parts.items()}
+    left = {name: inner for name, inner in kept.items() if inner is not _ABSENT}
+    return list(left.values()) if isinstance(rule, ByItem) else left
 
 
 def named_by(patch: Mapping[str, Any], before: Leaves, given: Leaves) -> frozenset[Field]:

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from foliot.resources.agreed import EFFECTS, ISOLATIONS, RISKS
 from foliot.resources.names import snake
+from foliot.resources.references import references
 
 Document: TypeAlias = Mapping[str, Any]
 Power: TypeAlias = Literal[
@@ -61,7 +62,7 @@ Grant: TypeAlias = Literal[
     "webhook",
     "operator",
 ]
-UserUse: TypeAlias = Literal["", "acts", "limits", "decides", "offers", "records"]
+UserUse: TypeAlias = Literal["", "acts", "vouches", "limits", "decides", "offers", "records"]
 Lifts: TypeAlias = Callable[[Document | None, Document, str], bool]
 
 POWERS: Final[Mapping[Power, str]] = {
@@ -89,6 +90,9 @@ USER_USES: Final[Mapping[UserUse, str]] = {
     "": "",
     "acts": "work is done for this user: for another one than its declarer only where the operator declares it, or who "
     "has the role impersonator, when it is declared and whenever it is used",
+    "vouches": "the one who sets the value of a Secret that signs a Channel, of any namespace, says who its senders "
+    "are: it takes what declaring the Channel with its listed and linked users takes, there, and is asked again with "
+    "every message",
     "limits": "counts what this user does",
     "decides": "who may decide about calls; each of them decides by a credential of their own",
     "offers": "in whose runs it is offered",
@@ -144,11 +148,15 @@ class KindPowers:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A role that a write needs in the namespace of the resource, and the field that needs it, if one does."""
+    """A role that a write needs, and the field that needs it, if one does.
+
+    It is held in the namespace of the resource, or in the one that is named.
+    """
 
     role: str
     field: str = ""
     when: str = ""
+    namespace: str = ""
 
 
 def spec_of(document: Document) -> Mapping[str, Any]:
@@ -439,7 +447,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
     "Secret": KindPowers(
         ("author",),
         (
-            *_all("keeps", "data stringData"),
+            *_all("keeps", "data stringData", user="vouches"),
             Field("hosts", "binds", "admin", "it changes while a stored value is kept", _rebinds),
         ),
     ),
@@ -642,31 +650,56 @@ def needs(before: Document | None, after: Document | None, *, by: str | None = N
             yield Need(field.role, f"spec.{field.path}", field.when if after is not None else "it goes with a deletion")
 
 
-# Kinds whose resources in the same namespace say something about a write of another kind.
-LOOKED_AT: Final[Mapping[str, tuple[str, ...]]] = {
-    "Secret": ("TaskWebhook", "Channel"),
-    "Tool": ("ToolPermission", "AgentPolicy"),
+@dataclass(frozen=True, slots=True)
+class LookedAt:
+    """Kinds whose resources say something about a write of another kind: those of its namespace, or of all."""
+
+    kinds: tuple[str, ...]
+    everywhere: bool = False
+
+
+LOOKED_AT: Final[Mapping[str, LookedAt]] = {
+    "Secret": LookedAt(("TaskWebhook", "Channel"), everywhere=True),  # a ReferenceGrant lets others refer to it
+    "Tool": LookedAt(("ToolPermission", "AgentPolicy")),
 }
 
 
-def needs_around(before: Document | None, after: Document | None, around: Iterable[Document]) -> Iterator[Need]:
+def signed_with(document: Document, namespace: str, name: str) -> bool:
+    """Whether a webhook or a channel is signed with a Secret."""
+    refs = (each for each in references(document) if each.kind == "Secret")
+    return any((each.namespace, each.name.strip()) == (namespace, name) for each in refs)
+
+
+def with_linked(channel: Document, users: Iterable[str]) -> dict[str, Any]:
+    """A Channel as if it listed who has linked an account: a link names a user for a sender too."""
+    listed: list[Any] = list(spec_of(channel).get("users") or ())
+    linked = [{"id": f"link:{user}", "user": user} for user in users]
+    return {**channel, "spec": {**spec_of(channel), "users": [*listed, *linked]}}
+
+
+def needs_around(
+    before: Document | None, after: Document | None, around: Iterable[Document], *, by: str | None = None
+) -> Iterator[Need]:
     """The roles that a write needs because of what is declared `around` it: resources of the kinds in `LOOKED_AT`.
 
-    Who gives the secret of a webhook or channel a value of his own can sign calls, and so has work done. Who deletes a
-    tool that a rule names, or that a policy refuses for what it is, could declare it again as something that the rule
-    lets pass.
+    Who gives the secret of a webhook or channel a value of his own can sign calls, and so has work done and says who a
+    sender is: it takes what declaring the webhook or channel takes, there. Who deletes a tool that a rule names, or
+    that a policy refuses for what it is, could declare it again as something that the rule lets pass.
     """
     document = after or before
     assert document is not None, "a write is about something"
     kind, name = document["kind"], document["metadata"]["name"]
     if kind == "Secret" and after is not None:
-        given: Mapping[str, Any] = value_at(after, "data") or {}
+        given: dict[str, Any] = {**(value_at(after, "stringData") or {}), **(value_at(after, "data") or {})}
+        namespace: str = document["metadata"].get("namespace", "default")
         for signed in around if any(value != "***" for value in given.values()) else ():
-            fields = ("auth.secret_ref", "auth.secretRef")
-            refs = (*(value_at(signed, field) for field in fields), *(value_at(signed, "auth.secret_refs") or ()))
-            if any(ref and str(ref).partition(":")[0].rpartition("/")[2] == name for ref in refs):
-                role = "admin" if signed["kind"] == "Channel" else "operator"
-                yield Need(role, "spec.data", f"{signed['kind']}/{signed['metadata']['name']} is signed with it")
+            if not signed_with(signed, namespace, name):
+                continue
+            metadata = signed["metadata"]
+            why = f"{signed['kind']}/{metadata['name']} is signed with it"
+            for need in needs(None, signed, by=by):
+                when = f"{why}: {need.when}" if need.when else why
+                yield Need(need.role, "spec.data", when, metadata.get("namespace", "default"))
     if kind == "Tool" and after is None:
         for rule in around:
             named = [value_at(rule, "tool_ref") or ""]

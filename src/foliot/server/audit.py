@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from foliot.catalog.apply import find, list_all
 from foliot.catalog.declared import key_of
+from foliot.channels.base import read_channel
 from foliot.engine.audit.entry import act_entry
 from foliot.engine.audit.words import Act
 from foliot.engine.definition.endpoints import undeclared_hosts
@@ -22,7 +23,17 @@ from foliot.engine.definition.references import check_declared
 from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, NotFound, Unavailable
 from foliot.resources.agreed import Agreed
 from foliot.resources.names import check_asked
-from foliot.resources.powers import LOOKED_AT, RULE_KINDS, Need, needs, needs_around, spec_of, value_at
+from foliot.resources.powers import (
+    LOOKED_AT,
+    RULE_KINDS,
+    Need,
+    needs,
+    needs_around,
+    signed_with,
+    spec_of,
+    value_at,
+    with_linked,
+)
 from foliot.runtime.runtime import Runtime
 from foliot.server.auth.identity import EVERYWHERE, HIDDEN, Caller, role_named
 from foliot.store.audit.log import AuditRecord, append_records
@@ -43,6 +54,7 @@ from foliot.store.base import (
     WriteBody,
     Written,
 )
+from foliot.store.channel_links import ChannelLinks
 from foliot.store.resources.documents import decode
 from foliot.store.transaction import Alone, Row, Tx, one, rows
 from foliot.tools.secrets.secrets import SecretRef
@@ -256,7 +268,9 @@ def _lacking(key: Key, needed: Sequence[Need], missing: Sequence[Need]) -> list[
         if need.field or need.when:
             what = f"{need.field} of {place}" if need.field else place
             when = f" when {need.when}" if need.when else ""
-            found.append(MissingRole(need.role, key.namespace, f"{what} needs the role {need.role}{when}"))
+            there = f" in namespace {need.namespace!r}" if need.namespace not in ("", key.namespace) else ""
+            said = f"{what} needs the role {need.role}{there}{when}"
+            found.append(MissingRole(need.role, need.namespace or key.namespace, said))
     return found
 
 
@@ -400,15 +414,14 @@ class RecordedStore:
             return AllowedWrite(change)  # the store says that there is nothing
         operator = self._caller.may("admin", EVERYWHERE)
         needed = [*needs(before, after, by=None if operator else self._caller.name)]
-        if key.kind in LOOKED_AT and not self._caller.may("admin", key.namespace):
-            around = [
-                each for kind in LOOKED_AT[key.kind] for each in (await look.list(Filter(kind, key.namespace))).items
-            ]
-            needed += needs_around(before, after, around)
-        missing = [need for need in needed if not self._caller.may(role_named(need.role), key.namespace)]
+        if not operator:
+            needed += needs_around(before, after, await self._around(key, look), by=self._caller.name)
+        missing = [
+            need for need in needed if not self._caller.may(role_named(need.role), need.namespace or key.namespace)
+        ]
         if missing and not self._caller.sees(key.namespace):
             raise NotFound(HIDDEN)
-        lacking += _lacking(key, needed, missing)
+        lacking += _lacking(key, needed, [self._told(need, key) for need in missing])
         if not missing and after is not None and (before is None or spec_of(before) != spec_of(after)):
             check_asked(key.kind, None if before is None else spec_of(before), spec_of(after), str(key))
         lifted = {
@@ -419,6 +432,33 @@ class RecordedStore:
         if before is not None and key.kind in RULE_KINDS:
             lifted = {"spec": [spec_of(before), None if after is None else spec_of(after)]}
         return AllowedWrite(change, before, after, lifted)
+
+    async def _around(self, key: Key, look: WriteFacts) -> list[Document]:
+        """The resources that say something about a write; channels with those who have linked their accounts there.
+
+        A link is no fact that the write is held to: one that is made meanwhile is bound to who set the value by then.
+        """
+        looked = LOOKED_AT.get(key.kind)
+        if looked is None or (not looked.everywhere and self._caller.may("admin", key.namespace)):
+            return []
+        where = None if looked.everywhere else key.namespace
+        found = [each for kind in looked.kinds for each in (await look.list(Filter(kind, where))).items]
+        return [
+            await self._with_linked(each)
+            if each["kind"] == CHANNEL and signed_with(each, key.namespace, key.name)
+            else each
+            for each in found
+        ]
+
+    async def _with_linked(self, channel: Document) -> Document:
+        links = ChannelLinks(self._runtime.inside.database)
+        return with_linked(channel, await links.vouched_by_others(read_channel(channel).place, self._caller.name))
+
+    def _told(self, need: Need, key: Key) -> Need:
+        """A need as the caller may be told of it: not what others declare where they see nothing."""
+        if need.namespace in ("", key.namespace) or self._caller.sees(need.namespace):
+            return need
+        return Need(need.role, need.field, "what another namespace declares is signed with it: there")
 
     def _entry(self, judged: AllowedWrite, written: Written) -> dict[str, Any]:
         change = judged.change

@@ -14,7 +14,8 @@ from foliot.catalog.declared import exact, key_of, version_of
 from foliot.common.suggestions import did_you_mean
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.resources.base import Model, accepted_keys, emitted_key
-from foliot.resources.field_owners import PATCH, PUT, Claim, check_manager, leaves, named_by
+from foliot.resources.defaults import Sent, patched
+from foliot.resources.field_owners import PATCH, PUT, Claim, Owners, check_manager, leaves, named_by
 from foliot.resources.kinds import KINDS
 from foliot.resources.problems import Finding, ManifestError, Path, Problem
 from foliot.resources.validate import model_at, suggest, validated
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 # How often a patch without a version is merged again because others change the same spec.
 ATTEMPTS: Final = 20
-Merge: TypeAlias = Callable[[Document], Document]
+Merge: TypeAlias = Callable[[Document, Owners], Document]
 Action = Literal["created", "updated", "unchanged", "deleted"]
 
 
@@ -95,8 +96,12 @@ class Declaring:
         asked = conditions.version(document)
         if conditions.none_match == "*" and asked is None:
             asked = "absent"
+        sent = Sent(document, loaded.resource.given())
+        if asked not in (None, "absent"):
+            sent = await self._as_read(sent)
+        claim = sent.claim(self._manager or PUT)
         try:
-            return await self._write(document, asked or "any", conditions.dry, self._claim(loaded), loaded.written)
+            return await self._write(sent.document, asked or "any", conditions.dry, claim, loaded.written)
         except NotFound as missing:
             raise Conflict(missing.message, hint="leave out the version to create it") from None
 
@@ -109,7 +114,8 @@ class Declaring:
                 "resourceVersion precondition required for update (set metadata.resourceVersion or If-Match)"
             )
         await self._check_declared(key_of(document))  # one that is missing is missing, whatever version was asked for
-        return await self._write(document, asked, conditions.dry, self._claim(loaded), loaded.written)
+        sent = await self._as_read(Sent(document, loaded.resource.given()))
+        return await self._write(sent.document, asked, conditions.dry, sent.claim(self._manager or PUT), loaded.written)
 
     async def patch(self, key: Key, changes: Mapping[str, Any], conditions: Conditions) -> WriteResult:
         """Change what a JSON merge patch (RFC 7396) names.
@@ -135,14 +141,19 @@ class Declaring:
 
     async def _patch(self, key: Key, changes: Mapping[str, Any], asked: str, dry: bool) -> WriteResult:
         """Raises `StaleMerge` when the resource has another spec by the time it is written."""
-        before = await self._store.get(key)
-        patched = _patched(key, changes, before)
-        claim = Claim(self._manager or PATCH, named_by(changes, leaves(before), leaves(patched.given())), "patch")
+        owned = (await self._store.owned([key])).get(key)
+        if owned is None:
+            raise NotFound(f"there is no {key}")
+        resource = _patched(key, changes, owned.document, owned.owners)
+        given = leaves(resource.given())
+        named = named_by(changes, leaves(owned.document), given)
+        said = None if key.kind == "Secret" else frozenset(given)
+        claim = Claim(self._manager or PATCH, named, "patch", said)
 
-        def merged(newest: Document) -> Document:
-            return _patched(key, changes, newest).model_dump(by_alias=True)
+        def merged(newest: Document, owners: Owners) -> Document:
+            return _patched(key, changes, newest, owners).model_dump(by_alias=True)
 
-        return await self._write(patched.model_dump(by_alias=True), asked, dry, claim, merge=merged)
+        return await self._write(resource.model_dump(by_alias=True), asked, dry, claim, merge=merged)
 
     async def _check_declared(self, key: Key) -> None:
         """Raises `Conflict` for work that no resource declares: there is nothing of it that could be changed."""
@@ -197,8 +208,11 @@ class Declaring:
         act.tell()
         return document
 
-    def _claim(self, loaded: Loaded) -> Claim:
-        return Claim(self._manager or PUT, frozenset(leaves(loaded.resource.given())))
+    async def _as_read(self, sent: Sent) -> Sent:
+        """Returns what was sent by somebody who has read it: defaults that they send back are worked out anew."""
+        key = key_of(sent.document)
+        owned = (await self._store.owned([key])).get(key)
+        return sent if owned is None else sent.after_reading(owned.document, owned.owners)
 
     async def _write(
         self,
@@ -246,10 +260,12 @@ def merge(before: Any, changes: Any) -> Any:
     return merged
 
 
-def _patched(key: Key, changes: Mapping[str, Any], before: Document) -> Resource[Any, Any]:
-    """`before` with the patch, checked. Raises `ManifestError`, and `UsageError` when it became another resource."""
-    declared = {name: value for name, value in before.items() if name != "status"}
-    resource = _checked(cast("Document", merge(declared, changes)))
+def _patched(key: Key, changes: Mapping[str, Any], before: Document, owners: Owners) -> Resource[Any, Any]:
+    """`before` with the patch, checked, and with the defaults that follow from it.
+
+    Raises `ManifestError`, and `UsageError` when it became another resource.
+    """
+    resource = _checked(patched(before, owners, lambda declared: cast("Document", merge(declared, changes))))
     if Key(resource.kind, resource.metadata.namespace, resource.metadata.name) != key:
         raise UsageError("a patch cannot change kind, name or namespace")
     return resource

@@ -165,7 +165,7 @@ class Put:
     expect: str = "any"
     only: Literal["spec", "status"] = "spec"
     own: bool = False
-    merge: Callable[[Document], Document] | None = None
+    merge: Callable[[Document, Owners], Document] | None = None
     lowers: bool = False
     takes_over: bool = False
     written: Mapping[str, Any] | None = None
@@ -228,11 +228,17 @@ class Written:
 
 
 class Revealed(dict[str, bytes]):
-    """The clear values of a Secret, by key, and the hosts to which this very version of it may be sent."""
+    """The clear values of a Secret, by key, and the hosts to which this very version of it may be sent.
 
-    def __init__(self, values: Mapping[str, bytes], hosts: Sequence[str] = ()) -> None:
+    `set_by` says by key who set the value, which is not always who declared the rest.
+    """
+
+    def __init__(
+        self, values: Mapping[str, bytes], hosts: Sequence[str] = (), set_by: Mapping[str, DeclaredBy] | None = None
+    ) -> None:
         super().__init__(values)
         self.hosts = tuple(hosts)
+        self.set_by = dict(set_by or {})
 
 
 # More of the same transaction: what it raises undoes the write. It may be run again from its start.

@@ -2,7 +2,8 @@
 
 A channel shows a sender whom it does not know a code, and whoever enters it under their own name speaks there as
 themselves from then on. A code is good once and for ten minutes, and only its digest is stored. A link holds for the
-terms it was made under: another declarer, address or kind of platform could vouch for somebody else.
+terms it was made under: another declarer, address or kind of platform could vouch for somebody else, and so could
+another one who sets the value of the Secret.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import secrets
 from math import ceil
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from foliot.errors import Conflict, NotFound
@@ -34,12 +36,27 @@ LONGEST_SENDER: Final = 256
 
 
 class ChannelPlace(Struct, frozen=True):
-    """A channel as links are bound to it: `channel` is its uid."""
+    """A channel as links are bound to it: `channel` is its uid.
+
+    `key_by` is who set the value that its Secret has: blank for the operator of the installation, who may set another
+    one at any time without ending a link.
+    """
 
     namespace: str
     name: str
     channel: str
     terms: str
+    key_by: str = ""
+
+    @property
+    def whole_terms(self) -> str:
+        """The terms as they are stored with a link."""
+        return f"{self.terms} {self.key_by}".rstrip()
+
+    def holds(self, terms: str) -> bool:
+        """Whether a link that was made under these terms holds now."""
+        said, _, key_by = terms.partition(" ")
+        return said == self.terms and self.key_by in ("", key_by)
 
 
 class ChannelLink(Struct, frozen=True):
@@ -109,12 +126,14 @@ class ChannelLinks:
         """Returns the link of a sender, while the channel is what it was when it was linked."""
         found = await self._db.read("channel_link_of_sender", channel=place.channel, sender=sender)
         link = _link(found[0]) if found else None
-        return link if link is not None and link.terms == place.terms else None
+        return link if link is not None and place.holds(link.terms) else None
 
-    async def of_channel(self, place: ChannelPlace) -> list[StoredLink]:
-        """Lists the links of a channel that hold."""
+    async def vouched_by_others(self, place: ChannelPlace, name: str) -> list[str]:
+        """Lists the users with a link on a channel for which somebody else than `name` has set the key."""
         found = await self._db.read("channel_links_of_channel", channel=place.channel, count=MOST_LISTED)
-        return [link for link in map(_link, found) if link.terms == place.terms]
+        own = msgspec.structs.replace(place, key_by=key_setter(name))
+        links = [each for each in map(_link, found) if each.terms.partition(" ")[0] == place.terms]
+        return [each.shown.user for each in links if each.terms != own.whole_terms]
 
     async def list(self, namespace: str, *, user: str = "") -> list[ChannelLink]:
         """Lists the links of a namespace, of one user or of all."""
@@ -136,6 +155,11 @@ class ChannelLinks:
         """Ends a link at once. Raises `NotFound`."""
         if not await self._db.write(_delete, id, namespace, in_transaction):
             raise no_link(id)
+
+
+def key_setter(name: str) -> str:
+    """How a link says who set the key that it was made under; never as it says the operator."""
+    return f"by:{name}"
 
 
 def no_link(id: str) -> NotFound:
@@ -160,7 +184,7 @@ def _offer(place: ChannelPlace, sender: str, digest: str, now: float) -> Tx[bool
         name=place.name,
         channel=place.channel,
         sender=sender,
-        terms=place.terms,
+        terms=place.whole_terms,
         expires_at=now + GOOD_FOR,
     )
     return True

@@ -236,7 +236,7 @@ class ApprovalService:
         arguments: dict[str, Any] | None = None,
         digest: str = "",
         actor: str = "",
-        through: str = "",
+        through: Sequence[str] = (),
         in_transaction: TransactionBody | None = None,
     ) -> Decided:
         """Decide, and tell the run. `arguments` are what is run instead when the decision is "edit".
@@ -265,11 +265,13 @@ class ApprovalService:
             voter = await self._people(by)
             askers = await self._askers(state) if asked.four_eyes else ()
             check_voter(name, asked, askers, voter)
-            if through and (await self._people(through)).is_among(askers):
-                raise Denied(
-                    f"approval {name} is not decided here: {through} says who writes here, and has a part in the run",
-                    hint="decide it with `foliot approvals` or over HTTP",
-                )
+            for each in through if askers else ():  # of nobody known it cannot be told that they have no part
+                if not each or (await self._people(each)).is_among(askers):
+                    said = f"{each or 'somebody unknown'} says who writes here, and has a part in the run"
+                    raise Denied(
+                        f"approval {name} is not decided here: {said}",
+                        hint="decide it with `foliot approvals` or over HTTP",
+                    )
             proposed = document["status"].get("proposed_digest")
             if not digest and decision != "deny" and (proposed or asked.required > 1):
                 raise Conflict(

@@ -154,13 +154,13 @@ class ToolRuntime(Model):
     retry: CallRetry = Field(default_factory=CallRetry, description="When a failed call is tried again.")
 
     def complete(self) -> None:
-        """`timeouts.total` is another way to say `timeout`; only the latter is kept."""
-        if self.timeouts.total is not None and "timeout" not in self.model_fields_set:
-            self.timeout = self.timeouts.total
-        if self.timeouts.total == self.timeout:
+        if self.timeouts.total == self.timeout and "timeout" in self.model_fields_set:
             self.timeouts.total = None
 
     def problems(self) -> Iterator[Problem]:
+        """`timeouts.total` is another way to say `timeout`; only the latter is kept, and counts as said."""
+        if self.timeouts.total is not None and "timeout" not in self.model_fields_set:
+            self.timeout, self.timeouts.total = self.timeouts.total, None
         if self.timeouts.total is not None:
             yield problem(
                 "timeouts", "total", message="{field} says something else than runtime.timeout", hint="give one"

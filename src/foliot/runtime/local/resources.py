@@ -10,7 +10,7 @@ from foliot.catalog.declared import exact
 from foliot.engine.definition.references import list_all
 from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.identity import NOBODY, Identity
-from foliot.resources.field_owners import EDIT, Claim, managed_fields
+from foliot.resources.field_owners import EDIT, managed_fields
 from foliot.resources.kinds import find_kind
 from foliot.resources.wording import WRITTEN_AS, as_written
 from foliot.runtime.groups.store import MANAGER, ResourceGroup
@@ -242,12 +242,18 @@ class LocalResources(ResourceGroup):
         if not version:
             raise Conflict(f"{key} was given without the version it was read at.", hint="Read it again.")
         before = await self.get(key.kind, key.name, namespace=key.namespace)
-        await self._check_unopposed(document)
         from foliot.catalog.checks import check_against_store
+        from foliot.resources.defaults import Sent
+
+        sent = Sent(document, document)
+        if (owned := (await self._store.owned([key])).get(key)) is not None:
+            sent = sent.after_reading(owned.document, owned.owners)
+        document = sent.document
+        await self._check_unopposed(document)
 
         await check_against_store(self._store, [document], before={key: before}, brings=self._brings)
         words: Document = metadata.get(WRITTEN_AS) or {}
-        put = Put(document, claim=Claim(EDIT), expect=exact(version), takes_over=take_over, written=words)
+        put = Put(document, claim=sent.claim(EDIT), expect=exact(version), takes_over=take_over, written=words)
         (written,) = await self._store.write([put], by=self._by, dry=dry_run)
         if not dry_run:
             await self._written(written.document)

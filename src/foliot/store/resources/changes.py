@@ -22,6 +22,7 @@ from foliot.resources.wording import WRITTEN_AS, kept_words
 from foliot.store.base import THE_PROCESS, DeclaredBy, Delete, Document, Filter, Key, Put, StaleMerge, Written
 from foliot.store.resources.documents import (
     SYSTEM_METADATA,
+    VALUES_BY,
     check_labels,
     decode,
     encode,
@@ -34,7 +35,7 @@ from foliot.store.resources.documents import (
 from foliot.store.resources.mcp_pins import KIND as TOOL
 from foliot.store.resources.mcp_pins import ToolWrite, check_tools
 from foliot.store.secrets.sealing import KIND as SECRET
-from foliot.store.secrets.sealing import Sealer, masked, seal_spec
+from foliot.store.secrets.sealing import Sealer, masked, seal_spec, values_by
 from foliot.store.secrets.store_key import sealing_key
 from foliot.store.transaction import Tx, many, one, rows, run, value
 
@@ -325,6 +326,9 @@ class _Batch:
         }
         if system.get(WRITTEN_AS):
             metadata[WRITTEN_AS] = system[WRITTEN_AS]
+        if each.key.kind == SECRET:
+            before = self.after.get(each.text)
+            metadata[VALUES_BY] = values_by(document, None if before is None else before.document, self.by)
         stored = self.after[each.text] = StoredResource(version, {**document, "metadata": metadata}, owners)
         return self._changed(action, each, previous, stored.document)
 
@@ -372,7 +376,8 @@ def _merged(key: Key, change: Put, stored: StoredResource) -> Document:
     assert change.merge is not None, "the caller looked"
     if change.document["metadata"].get("resourceVersion") == str(stored.version):
         return change.document
-    fresh = change.merge(masked(stored.document))
+    document = masked(stored.document)
+    fresh = change.merge(document, decode_owners(stored.owners, leaves(document)))
     if not same_spec(fresh["spec"], change.document["spec"]):
         raise StaleMerge(f"{key} is being changed by others at this moment", hint="repeat the request", key=str(key))
     check_labels(fresh, key)

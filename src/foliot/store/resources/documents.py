@@ -21,9 +21,12 @@ _PAST_ALL = "\U0010ffff"
 # "/" separates the parts of a secret's context; control characters separate the parts of a key.
 _FORBIDDEN = re.compile(r"[/\x00-\x1f\x7f\ud800-\udfff]")
 
+# Of a Secret, by key: who set the value. Kept by the store, never shown.
+VALUES_BY = "valuesBy"
 SYSTEM_METADATA = (
     *("uid", "resourceVersion", "generation", "createdAt", "updatedAt", "declaredBy", "managedFields"),
     WRITTEN_AS,
+    VALUES_BY,
 )
 
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import Any, Protocol, cast
 
 from foliot.errors import InvalidInput, SecretError
-from foliot.store.base import Document, Filter, Key, Revealed
-from foliot.store.resources.documents import decode, encode, key_range
+from foliot.store.base import DeclaredBy, Document, Filter, Key, Revealed
+from foliot.store.resources.documents import VALUES_BY, decode, encode, key_range
 from foliot.store.transaction import Tx, many, rows, value
 
 KIND = "Secret"
@@ -40,10 +40,10 @@ def masked(document: Document) -> Document:
     """The document with every secret value covered; other kinds as they are. The given document is not changed."""
     if document["kind"] != KIND:
         return document
+    metadata = {name: content for name, content in document["metadata"].items() if name != VALUES_BY}
     data = document["spec"].get("data")
-    if not data:
-        return document
-    return {**document, "spec": {**document["spec"], "data": dict.fromkeys(data, MASK)}}
+    spec = {**document["spec"], "data": dict.fromkeys(data, MASK)} if data else document["spec"]
+    return {**document, "metadata": metadata, "spec": spec}
 
 
 def context(key: Key, name: str) -> str:
@@ -116,7 +116,28 @@ def reveal(key: Key, document: Document, ring: Sealer) -> Revealed:
     """The clear values, and where they may be sent. Raises `SecretError`."""
     data = _values(document["spec"].get("data"), key)
     opened = {name: ring.open(sealed, context=context(key, name)) for name, sealed in data.items()}
-    return Revealed(opened, document["spec"].get("hosts") or ())
+    return Revealed(opened, document["spec"].get("hosts") or (), set_by=setters(document))
+
+
+def setters(document: Document) -> dict[str, DeclaredBy]:
+    """Returns who set each value of a stored Secret. Before that was kept, its declarer counts."""
+    kept: dict[str, dict[str, Any]] = document["metadata"].get(VALUES_BY) or {}
+    declarer = DeclaredBy.of(document)
+    return {
+        name: DeclaredBy(str(kept[name].get("user", "")), kept[name].get("operator") is True)
+        if name in kept
+        else declarer
+        for name in cast("dict[str, str]", document["spec"].get("data") or {})
+    }
+
+
+def values_by(document: Document, stored: Document | None, by: DeclaredBy) -> dict[str, Any]:
+    """Returns what is kept of who set the values: a sealed text that stayed was not set anew."""
+    data: dict[str, str] = document["spec"].get("data") or {}
+    before: dict[str, str] = (stored["spec"].get("data") or {}) if stored else {}
+    known = setters(stored) if stored else {}
+    now = {name: known[name] if before.get(name) == sealed else by for name, sealed in data.items()}
+    return {name: {"user": each.user, "operator": each.operator} for name, each in now.items()}
 
 
 def reseal_page(ring: Sealer, after: str, count: int) -> Tx[tuple[str | None, int, int, frozenset[str]]]:
