@@ -25,7 +25,7 @@ from foliot.runtime.agent import Agent, asked_by
 from foliot.runtime.answers import Input
 from foliot.runtime.inside import Inside
 from foliot.runtime.local.groups import LocalGroups
-from foliot.runtime.local.work import LocalRuns
+from foliot.runtime.local.work import LOOK_EVERY, LocalRuns
 from foliot.runtime.results import RunResult
 from foliot.store.journal.base import TASK_LABEL, TERMINAL, RunInfo
 
@@ -108,13 +108,22 @@ class WatchedRuns(LocalRuns):
 
     async def follow_turns(self, tell: Callable[[], None]) -> None:
         """Stays with the turns that begin here because the one before them has ended; `tell` is called if one does."""
-        inside = self._inside
-        await inside.sessions.keeper.looked()
-        if inside.background.are_at_work:
-            tell()
-        while inside.background.are_at_work:
-            await inside.background.rest()
-            await inside.sessions.keeper.looked()
+        background, keeper, told = self._inside.background, self._inside.sessions.keeper, False
+        await keeper.looked()
+        while turns := await self._turns_at_work():
+            if not told:
+                told = True
+                tell()
+            await background.rest(turns, seconds=LOOK_EVERY)
+            await keeper.looked()
+
+    async def _turns_at_work(self) -> set[str]:
+        """The runs that began here by themselves and go on: not what is watched, nor one that waits for people below.
+
+        A run whose sub-agent waits is driven still. Whoever waited for its drive would never leave.
+        """
+        begun = self._inside.background.at_work() - self._drives.keys()
+        return {run_id for run_id in begun if not (await self.get(run_id)).asking}
 
     async def resume(self, run_id: str) -> RunInfo:
         """Resumes a run. Raises `Held` when another process drives it, and what keeps it from going on here."""
@@ -257,7 +266,7 @@ class WatchedRuns(LocalRuns):
         reader = watch.enter_context(self._inside.watch(run_id))
         begun = asyncio.Event()
         reader.call(begun.set)
-        task = self._inside.background.keep(work)
+        task = self._inside.background.keep(run_id, work)
         drive = _Drive(task, reader, watch, begun, attends)
         task.add_done_callback(lambda _: reader.close())
         if (before := self._drives.get(run_id)) is not None:
