@@ -53,14 +53,21 @@ async def _trace(word: str | None, output: str, full: bool) -> int:
         info = await run_of(client, word)
         found = trace_of(info.id, await client.runs.events(info.id))
         programs = await _programs(client, found)
+        phase = await _phase(client, info)
     if output == "json":
         out(as_json(as_data(found, info.phase, programs)))
         return 0
     width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else WIDTH
-    phase = "interrupted" if interrupted(info, time.time()) else info.phase
     for line in tree_of(found, phase, full=full, width=width, programs=programs).lines():
         out(line)
     return 0
+
+
+async def _phase(client: Groups, info: RunInfo) -> str:
+    """How a run stands: one whose process let it go while it waits for people below it is not interrupted."""
+    if not interrupted(info, time.time()):
+        return info.phase
+    return "waiting" if info.phase == "pending" and (await client.runs.get(info.id)).asking else "interrupted"
 
 
 async def _programs(client: Groups, trace: Trace) -> dict[str, Trace]:

@@ -22,6 +22,7 @@ from foliot.kernel.run.codec import encode, type_of
 from foliot.kernel.run.events import ToolStarted
 from foliot.kernel.run.hooks import in_words
 from foliot.runtime.results import RunResult
+from foliot.store.journal.base import was_let_go
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Opening:
 
     Of one that is gone on with: `done` says in words what is there already, `calls` how many calls were started,
     `asked` what the last answer asked for (name and arguments by the id of the call), and `seq` is its last event.
+    `free`: whoever drove it has let it go in order.
     """
 
     run_id: str
@@ -40,6 +42,7 @@ class Opening:
     calls: int = 0
     asked: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     seq: int = 0
+    free: bool = False
 
 
 class View(Protocol):
@@ -102,7 +105,8 @@ class RunStory:
         self._clock = clock
         self._calls = JournalCalls()
         self._step = 0
-        self._waited = False
+        self._free = False  # whoever goes on takes over from nobody
+        self._epoch = self._attempt = 0
         self._worker = ""  # who has it, as far as it was shown
         self._asks = False
         self._noted: set[str] = set()
@@ -112,6 +116,7 @@ class RunStory:
     def opening(self, opening: Opening) -> list[Line]:
         for call_id, (name, given) in opening.asked.items():
             self._calls.add(call_id, name, given)
+        self._free = opening.free
         lines = [Line("title", opening.agent, f"run {opening.run_id}", indent=0, wrap=True)]
         if opening.forked:
             lines.append(Line("note", opening.forked, wrap=True))
@@ -132,18 +137,20 @@ class RunStory:
 
     def _lines(self, item: Recorded, *, answer: bool) -> list[Line]:
         match item.event:
-            case e.RunClaimed(attempt=attempt, worker=worker) if attempt > 1 or self._worker or item.seq > 2:
+            case e.RunClaimed(attempt=attempt, worker=worker) as claimed if attempt > 1 or self._worker or item.seq > 2:
                 self.running.clear()
-                rested, self._waited = self._waited, False
+                let_go = was_let_go(self._epoch, claimed.epoch) and attempt == self._attempt
+                free = self._free or let_go
+                self._free, self._epoch, self._attempt = False, claimed.epoch, attempt
                 same, self._worker = worker == self._worker, worker
                 who = f"attempt {attempt}" if attempt > 1 else "another worker"  # which is no attempt of its own
                 goes_on = "the same worker goes on" if same and attempt == 1 else f"{who} takes over"
-                return [] if rested else [Line("note", goes_on)]
-            case e.RunClaimed(worker=worker):
-                self._worker = worker
+                return [] if free else [Line("note", goes_on)]
+            case e.RunClaimed(worker=worker, epoch=epoch):
+                self._worker, self._epoch, self._attempt = worker, epoch, 1
                 return []
             case e.RunWaiting() as waiting:
-                self._waited = True  # whoever goes on then takes over from nobody
+                self._free = True
                 asked = self._asks and waiting.reason in ("approval", "input", "budget")
                 self._asks = False
                 # What people or budgets were asked for has its line already.

@@ -267,6 +267,7 @@ async def going_on(client: Client, run_id: str) -> Opening:
         calls=stood.calls,
         asked=stood.asked,
         seq=stood.seq,
+        free=info.phase in ("pending", "waiting"),
     )
 
 

@@ -77,6 +77,7 @@ from foliot.store.journal.base import (
     StoreSetBack,
     TransactionBody,
     identity_labels,
+    was_let_go,
 )
 from foliot.tools.base import Toolbox
 from foliot.tools.workspaces import WORKSPACE_RULES
@@ -596,7 +597,9 @@ class Runs:
 
     def _left_by(self, lease: Lease, state: State) -> UnknownReason:
         """How the attempt before came to leave a run that it had calls under way in: let go, lost, or killed."""
-        if not state.calls or lease.lapsed is False or (lease.lapsed is None and state.worker == self.worker):
+        if not state.calls or lease.lapsed is False:
+            return "cancelled"
+        if lease.lapsed is None and (state.worker == self.worker or was_let_go(state.epoch, lease.epoch)):
             return "cancelled"
         return "process_died" if self._is_gone(state.worker) else "lease_lost"
 
