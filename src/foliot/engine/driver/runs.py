@@ -473,6 +473,8 @@ class Runs:
     async def _give_back(self, lease: Lease) -> None:
         try:
             await asyncio.shield(self.journal.append(lease, [], phase="pending", due=self._clock()))
+        except LeaseLost:
+            log.debug("run %s is somebody else's already, or has ended", lease.run_id)
         except FoliotError as error:
             log.warning("run %s is not given back, and is free when its lease ends: %s", lease.run_id, error.message)
 
