@@ -7,7 +7,8 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import click
 
@@ -189,14 +190,9 @@ async def _run(
         if opening.done:  # it exists: what it was asked for is not asked again
             code = await stay(client, opening, lambda: client.runs.resume(opening.run_id), look)
         else:
-            code = await stay(
-                client,
-                opening,
-                lambda: client.runs.start(
-                    name, opening.input, namespace=space, run_id=run_id, labels=labels, user=user, options=options
-                ),
-                look,
-            )
+            chosen: dict[str, Any] = {"run_id": opening.run_id, "labels": labels, "user": user, "options": options}
+            start = partial(client.runs.start, name, opening.input, namespace=space, **chosen)
+            code = await stay(client, opening, start, look)
     return leave(code)
 
 
@@ -247,7 +243,7 @@ def _applied(files: Sequence[str], applied: Applied) -> str:
 
 
 async def _opening(work: Client, agent: str, input: str | None, run_id: str | None) -> Opening:
-    """Describes the run: a new one, with a blank id unless one was chosen, or one that is resumed.
+    """Describes the run: a new one, with an id of its own unless one was chosen, or one that is resumed.
 
     Raises `Conflict` when the id belongs to other work.
     """
@@ -255,7 +251,7 @@ async def _opening(work: Client, agent: str, input: str | None, run_id: str | No
     if run_id is None or created is None:
         if input is None:
             raise _no_input()
-        return Opening(run_id or "", agent.removeprefix("default/"), input)
+        return Opening(run_id or work.runs.new_id(), agent.removeprefix("default/"), input)
     if f"{created.namespace}/{created.agent}" != agent:
         raise Conflict(
             f"Run {run_id} is one of agent {created.namespace}/{created.agent}, not of {agent}.",
