@@ -269,7 +269,7 @@ def _others(event: e.Event) -> list[Line]:
         case e.RunCreated(missing=missing):
             return [Line("note", f"not there: {each}", wrap=True) for each in missing]
         case e.OutputRejected(reason=reason, problems=problems):
-            return [Line("note", f"the answer is sent back ({reason})", one_line("; ".join(problems), LONGEST_RESULT))]
+            return [Line("note", f"the answer is not taken ({reason})", one_line("; ".join(problems), LONGEST_RESULT))]
         case e.InputReceived(message=message, by=by):
             return [Line("note", f"{by or 'somebody'} says: {one_line(message.text, LONGEST_RESULT)}")]
         case e.BudgetExceeded(message=message):

@@ -223,6 +223,7 @@ def total(usages: Iterable[Usage]) -> Usage:
 # From the facts of a run to its trace: one small step for each kind of event.
 
 _SHOWN: Final = 5
+_SENT_BACK: Final = "the answer was sent back"
 # And so many characters of a text that was cut off.
 _EXCERPT: Final = 80
 
@@ -335,6 +336,10 @@ class _Building:
 
     def ended(self, at: float, event: e.Terminal) -> None:
         self.trace.ended = event
+        last = self.trace.steps[-1].items[-1:] if self.trace.steps else []
+        for mark in last:
+            if isinstance(event, e.RunFailed) and isinstance(mark, Mark) and mark.kind == "rejected":
+                mark.text = mark.text.replace(_SENT_BACK, "the answer was refused", 1)  # nobody was asked again
         self.trace.waiting = None
         self.trace.usage = getattr(event, "usage", self.trace.usage)
 
@@ -516,7 +521,7 @@ def _cancelling(building: _Building, at: float, event: e.CancelRequested) -> Non
 
 def _rejected(building: _Building, at: float, event: e.OutputRejected) -> None:
     problems = f": {'; '.join(event.problems)}" if event.problems else ""
-    building.mark("rejected", at, f"the answer was sent back ({event.reason}){problems}")
+    building.mark("rejected", at, f"{_SENT_BACK} ({event.reason}){problems}")
 
 
 def _approval_asked(building: _Building, at: float, event: e.ApprovalRequested) -> None:

@@ -221,13 +221,15 @@ class RunLiveness(Struct, frozen=True):
     """How the run stands outside of its journal: its row's phase, and whether its holder is alive.
 
     `signals` are what people have decided since and the run has not heard yet. `below`: all that it does is to wait for
-    runs that it has started, and they wait for people or a budget.
+    runs that it has started, and they wait for people or a budget. `lacks` is the Python type of its answers, if
+    that is not here: then nothing but the program that declares it goes on with the run.
     """
 
     phase: Phase
     holder: Holder = "nobody"
     signals: tuple[Event, ...] = ()
     below: bool = False
+    lacks: str = ""
 
 
 class Hint(Struct, frozen=True):
@@ -293,14 +295,16 @@ def _situation(trace: Trace, standing: RunLiveness, spec: RunSpec, now: float) -
         case RunCancelled(by=by, reason=reason):
             who = f" by {by}" if by else ""
             chain = [f"cancelled{who}{f': {reason}' if reason else ''}", *_cut_off(trace)]
-            return Explanation("It was cancelled.", chain, next=_after_end(trace))
+            return Explanation("It was cancelled.", chain, next=_after_end(trace, standing))
         case failed:
-            return Explanation("It failed.", causes_of_failure(trace, failed, spec.limits), next=_after_end(trace))
+            return Explanation(
+                "It failed.", causes_of_failure(trace, failed, spec.limits), next=_after_end(trace, standing)
+            )
 
 
-def _after_end(trace: Trace) -> list[Hint]:
+def _after_end(trace: Trace, standing: RunLiveness) -> list[Hint]:
     hints = [Hint(f"foliot trace {trace.run_id}", "shows every step with its timing")]
-    if trace.steps:
+    if trace.steps and not standing.lacks:
         last = trace.steps[-1].number
         hints.append(Hint(f"foliot fork {trace.run_id} --at {last}", f"tries again from step {last}, as a new run"))
     return hints
@@ -474,6 +478,9 @@ def _until_when(worker: str, *, again: bool) -> str:
 
 def _interrupted(trace: Trace, standing: RunLiveness, spec: RunSpec, now: float) -> Explanation:
     hint = Hint(f"foliot resume {trace.run_id}", "goes on where it was")
+    if standing.lacks:
+        where = f"in the program that declares {standing.lacks}"
+        hint = Hint(f'rt.resume("{trace.run_id}", agent=…)', f"goes on where it was, {where}")
     since = duration(max(0.0, now - trace.last_at))
     if standing.holder == "gone":
         chain = [f"{in_words(trace.worker)} is gone; it was {_doing(trace, trace.last_at)}"]

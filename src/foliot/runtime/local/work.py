@@ -189,7 +189,9 @@ class LocalRuns(_Waking, RunGroup):
         if asking and info.worker == self._inside.runs.worker:
             holder = "nobody"  # this process, which need not stay for that
         told = tuple(decode(each.data) for each in signals)
-        standing = RunLiveness(info.phase, holder, told, below=bool(asking))
+        standing = RunLiveness(
+            info.phase, holder, told, below=bool(asking), lacks=self._inside.type_not_here(state.spec)
+        )
         trace = await read_trace(run_id, facts)
         told = await unhurried(FACT * len(facts), explain, trace, standing, state.spec, self._inside.clock())
         # What a child does that is under way, a program for example, is what its agent does.
