@@ -110,6 +110,7 @@ class RunStory:
         self._worker = ""  # who has it, as far as it was shown
         self._asks = False
         self._noted: set[str] = set()
+        self._doubted: set[str] = set()  # calls of which it was said that they may have acted
         self.thinking: float | None = None
         self.running: dict[str, RunningCall] = {}
 
@@ -166,6 +167,7 @@ class RunStory:
                 self.thinking = None
                 return []  # the wait that follows says so
             case e.ToolStarted(call_id=call_id, name=name):
+                self._doubted.discard(call_id)
                 self.running[call_id] = RunningCall(self._label(call_id, name), self._clock())
                 return []
             case e.ToolFinished() as finished:
@@ -200,6 +202,8 @@ class RunStory:
     def _finished(self, finished: e.ToolFinished) -> list[Line]:
         result = finished.result
         self.running.pop(result.call_id, None)
+        if result.call_id in self._doubted and result.error is not None and result.error.unknown:
+            return []  # that line is there already
         label = self._label(result.call_id, result.name)
         took = [duration(finished.seconds)] if finished.seconds is not None else []
         why = [SYNTHETIC.get(finished.synthetic, finished.synthetic)] if finished.synthetic else []
@@ -211,6 +215,7 @@ class RunStory:
         return [*lines, Line("quiet", shown, indent=4)] if shown else lines
 
     def _unknown(self, unknown: e.ToolUnknown) -> list[Line]:
+        self._doubted.add(unknown.call_id)
         running = self.running.pop(unknown.call_id, None)
         label = running.label if running is not None else self._label(unknown.call_id, unknown.call_id)
         took = [duration(unknown.seconds)] if unknown.seconds is not None else []
