@@ -21,7 +21,7 @@ from foliot.cli.show.run import Opening
 from foliot.cli.terminal import out, paint
 from foliot.cli.watch.questions import can_ask, stays, wait_option
 from foliot.cli.watch.run import Client, WatchOptions, going_on, leave, stay
-from foliot.cli.work_target import WorkTarget, find_declared, parse_name, parse_words
+from foliot.cli.work_target import WorkTarget, find_declared_beside, parse_name, parse_words
 from foliot.common.text import counted
 from foliot.engine.definition.run_options import EVERY_TOOL, UNCHANGED, RunOptions, read_schema
 from foliot.engine.driver.ids import check_run_id
@@ -182,10 +182,10 @@ async def _run(
     space, name = agent_of(order, loaded)  # a mistake in what was typed is told before anything is opened or stored
     look = WatchOptions(as_json=as_json, quiet=quiet, wait=wait, ask_here=wait and not as_json and can_ask())
     async with reached(*folders_of(order.files)) as client:
+        if order.agent is not None and ("Agent", space, name) not in {item.key for item in loaded}:
+            space, name = await agent_named(client, order.agent, loaded)
         if loaded:
             await apply_files(client, order, loaded, quiet=quiet)
-        if order.agent is not None and ("Agent", space, name) not in {item.key for item in loaded}:
-            space, name = await agent_named(client, order.agent)
         opening = await _opening(client, f"{space}/{name}", order.input, run_id)
         if opening.done:  # it exists: what it was asked for is not asked again
             code = await stay(client, opening, lambda: client.runs.resume(opening.run_id), look)
@@ -230,9 +230,12 @@ def agent_of(order: RunArguments, loaded: Sequence[Loaded]) -> tuple[str, str]:
     raise UsageError(f"{source} declares {len(declared)} agents: {names}.", hint="Choose one with --agent NAME.")
 
 
-async def agent_named(client: StoreGroups, target: WorkTarget) -> tuple[str, str]:
-    """Returns namespace and name of a declared agent. Raises `NotFound` with near names."""
-    metadata = (await find_declared(client, target, ("Agent",), namespace()))["metadata"]
+async def agent_named(client: StoreGroups, target: WorkTarget, loaded: Sequence[Loaded] = ()) -> tuple[str, str]:
+    """Returns namespace and name of an agent that is declared there already. Raises `NotFound` with near names.
+
+    `loaded` are the manifests of the command, which do not declare it.
+    """
+    metadata = (await find_declared_beside(client, target, ("Agent",), namespace(), loaded))["metadata"]
     return metadata["namespace"], metadata["name"]
 
 
