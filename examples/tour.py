@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -97,13 +98,13 @@ class Tour:
 
     def _have_done(self, task: str) -> None:
         """The name of the task comes from the tour, so one that was killed goes on with it, behind what is done."""
-        command("foliot", "task", "run", "examples/newsroom")
+        command("foliot", "task", "run", "-f", "examples/newsroom")
         if code := foliot("task", "run", str(NEWSROOM), "--name", task, "--here", "--no-wait"):
             sys.exit(code)
 
     def _run(self, run_id: str) -> None:
         wait_for_orphan(run_id)
-        command("foliot", "run", "examples/first-run", f'"{LETTER}"')
+        command("foliot", "run", "-f", "examples/first-run", LETTER)
         self._settled(run_id, foliot("run", str(DESK), LETTER, "--id", run_id))
         self._count(run_id)
 
@@ -156,7 +157,7 @@ class Tour:
         for words, what in (
             ("foliot runs", "every run so far"),
             (f"foliot task trace tour-{self.number}-page", "the six runs of the page, step by step"),
-            (f'foliot run agent.yaml "{LETTER}"', "and press Ctrl-C, or kill -9 it"),
+            (f'foliot run agent.yaml "{LETTER}"', "and kill -9 it"),
             ("foliot resume", "goes on with whatever was interrupted"),
             (f"foliot replay {run_id}", "decides it again, offline, byte for byte"),
             (f'foliot fork {run_id} --at 5 --prompt "Be brief."', "what if?"),
@@ -198,7 +199,7 @@ def act(number: str, title: str) -> None:
 
 
 def command(*words: str) -> None:
-    click.echo(click.style(f"$ {' '.join(words)}", dim=True))
+    click.echo(click.style(f"$ {shlex.join(words)}", dim=True))
 
 
 def say(text: str) -> None:

@@ -17,7 +17,7 @@ import pytest
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.common.cancellation import stop_tasks
 from foliot.common.waits import Waits
-from foliot.kernel.run.events import RunCreated, RunSucceeded, ToolFinished
+from foliot.kernel.run.events import RunCreated, RunSucceeded, ToolFinished, ToolUnknown
 from foliot.kernel.run.state import State
 from foliot.resources.validate import validate_document
 from foliot.runtime.delegation import MAX_DEPTH, MOST_BESIDE, Children, Delegator
@@ -609,6 +609,42 @@ async def test_nothing_begins_below_a_run_from_the_moment_that_it_is_cancelled(r
     (payer_run,) = [info.id for info in await runtime.inside.runs.journal.list() if info.agent == "payer"]
     facts = [type(event).__name__ for _, event in await runtime.inside.runs.facts(payer_run)]
     assert (facts.count("StepStarted"), facts.count("ToolStarted"), facts[-1]) == (1, 1, "RunCancelled")
+
+
+@pytest.mark.parametrize("calls", [False, True])
+async def test_a_cancelled_agent_may_have_acted_only_if_it_has_called_something(runtime: Runtime, calls: bool) -> None:
+    """Its own journal knows; the parent says one thing about it, and no more than may be so."""
+    under_way = asyncio.Event()
+
+    @tool(effect="once")
+    async def pay() -> str:
+        """Pay."""
+        under_way.set()
+        await asyncio.Event().wait()
+        return "paid"
+
+    class Thinking(ScriptedModel):
+        async def respond(self, *args: Any, **options: Any) -> Any:
+            if not calls:
+                under_way.set()
+                await asyncio.Event().wait()
+            return await super().respond(*args, **options)
+
+    payer = Agent("payer", model=Thinking([{"call": "pay"}, {"say": "done"}]), tools=[pay])
+    agent = boss([{"call": {"agent:payer": {"input": "Pay."}}}, {"say": "ok"}], payer)
+    running = asyncio.create_task(runtime.run(agent, "Go.", run_id="r-1", check=False))
+    async with asyncio.timeout(60):
+        await under_way.wait()
+        await runtime.inside.cancel("r-1")
+        assert (await running).phase == "cancelled"
+    facts = [event for _, event in await runtime.inside.runs.facts("r-1")]
+    (finished,) = [event for event in facts if isinstance(event, ToolFinished)]
+    assert finished.result.error is not None
+    said = finished.result.error.message
+    assert bool(finished.result.error.unknown) is calls
+    assert any(isinstance(event, ToolUnknown) for event in facts) is calls
+    assert ("may have taken effect" in said) is calls
+    assert ("before it had called any tool" in said) is not calls
 
 
 async def test_a_run_that_is_let_go_while_it_is_taken_up_is_held_by_nobody(tmp_path: Path) -> None:

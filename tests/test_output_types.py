@@ -296,3 +296,17 @@ async def test_a_worker_without_the_type_leaves_the_run_to_one_that_has_it(tmp_p
                 return "type Picky of agent default/clerk is missing on worker bare" in await why(able)
 
             await until(told)
+
+
+async def test_a_program_without_the_type_is_offered_no_fork_that_cannot_work(tmp_path: Path) -> None:
+    """`why` in another process: what it offers is tried, as people do."""
+    store = tmp_path / "store.db"
+    agent = Agent("clerk", model=ScriptedModel([{"say": "no amount", "repeat": 9}]), output=Span)
+    async with Runtime(store) as rt:
+        with pytest.raises(RunFailedError):
+            await rt.run(agent, "go", run_id="r1")
+        assert [hint.command for hint in (await rt.runs.why("r1")).next] == ["foliot trace r1", "foliot fork r1 --at 3"]
+    async with Runtime(store) as rt:
+        assert [hint.command for hint in (await rt.runs.why("r1")).next] == ["foliot trace r1"]
+        with pytest.raises(NotFound):
+            await rt.runs.fork("r1", at=3)

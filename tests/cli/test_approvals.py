@@ -149,6 +149,15 @@ def test_arguments_that_cannot_be_used_decide_nothing(foliot, waiting) -> None:
     assert foliot("approvals", "list", "--phase", "pending", "-o", "name").out.strip() == waiting
 
 
+def test_what_an_edit_changes_is_shown_without_what_is_secret(foliot, waiting) -> None:
+    arguments = json.dumps({"amount": 4, "token": "swordfish", "note": "x\n  ✓ paid"})
+    said = foliot("approvals", "edit", waiting, "--as", "ann", "--arguments", arguments, "--no-resume")
+    assert "  │ amount: 5 → 4\n" in said.err
+    assert '  │ token: "[REDACTED]" → another value, hidden too\n' in said.err
+    assert '  │ note: (not given) → "x\\n ✓ paid"\n' in said.err
+    assert "swordfish" not in said.out + said.err
+
+
 def test_an_editor_that_changes_nothing_decides_nothing(foliot, waiting, monkeypatch) -> None:
     monkeypatch.setenv("EDITOR", "true")
     said = foliot("approvals", "edit", waiting, "--as", "ann")
@@ -272,6 +281,10 @@ def test_whatever_shows_an_edited_call_shows_what_was_sent_and_who_changed_it(
     assert said.code == 0, said.err
     assert (folder / "ledger.txt").exists() is not denied
     assert f"ann changed pay to amount={amount}, from amount=500" in said.err
+    before = said.err.partition("pay edited by ann")[0]  # what is shown ahead of the decision
+    assert f"amount: 500 → {amount}" in before
+    assert f'"amount": {amount}' in before
+    assert '"amount": 500' not in before
     assert ("it was run with" in said.out, "it was not run" in said.out) == (not denied, denied), said.out
     assert f"amount={amount} (edited; was amount=500)" in foliot("approvals", "list").out
     trace = foliot("trace", "r1").out

@@ -6,6 +6,7 @@ from foliot.cli.show.run import RunStory
 from foliot.engine.live.hub import Recorded
 from foliot.kernel.messages import Message, ModelResponse, Text, ToolCall, ToolResult
 from foliot.kernel.run import events as e
+from foliot.kernel.run import feedback
 
 
 def told(*events: e.Event) -> list[str]:
@@ -70,3 +71,9 @@ def test_what_is_asked_is_said_once() -> None:
     )
 
     assert lines == ["asks: Which colour?", "waits: did pay take effect?"]
+
+
+def test_a_call_that_may_have_acted_is_told_once() -> None:
+    lost = e.ToolFinished(feedback.not_run("c1", "pay", "cancelled", started=True, unknown="cancelled").result)
+    lines = told(e.ToolStarted("c1", "pay", "k"), e.ToolUnknown("c1", "cancelled", "pay was under way"), lost)
+    assert lines == ["pay  nobody knows whether it took effect", "pay was under way"]

@@ -218,3 +218,21 @@ def test_the_first_words_of_a_newcomer_work(foliot, tmp_path: Path, monkeypatch:
     assert said.out.splitlines()[0] == "You asked: Three lines on clocks"
     assert foliot("run", "desk", "And bells?", "-q").out.splitlines()[0] == "You asked: And bells?"
     assert foliot("get", "agents", "-o", "name").out.split() == ["agent/desk"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "-f", "team.yaml", "nope", "hi"),
+        ("run", "-f", "team.yaml", "elsewhere/writer", "hi"),
+        ("chat", "-f", "team.yaml", "nope"),
+        ("task", "run", "-f", "team.yaml", "nope", "hi"),
+        ("task", "run", "-f", "team.yaml", "elsewhere/writer", "hi"),
+    ],
+)
+def test_nothing_is_applied_for_work_that_is_not_there(foliot, manifest: Path, words: tuple[str, ...]) -> None:
+    said = foliot(*words, stdin="hi")
+    assert said.code == 3, said
+    assert "applied team" not in said.err
+    assert "The manifests declare: writer, editor. Nothing was applied." in said.err
+    assert foliot("get", "agents", "-o", "name").out == ""

@@ -67,7 +67,9 @@ async def test_answers_sent_back_are_the_chain_of_a_schema_mismatch() -> None:
     told = await why([{"say": "no json", "repeat": 5}], output={"type": "object"})
 
     assert told.chain[0].startswith("schema_mismatch: the answer does not fit")
-    assert sum("was sent back" in line for line in told.chain) == 3
+    assert any(line.startswith("step 3: the answer was refused") for line in told.chain)  # nobody was asked again
+    assert sum("was sent back" in line for line in told.chain) == 2
+    assert sum("was sent back" in line for line in told.way) == 2
     assert told.chain[-1] == "the last answer was: no json"
 
 

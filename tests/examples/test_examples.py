@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -132,3 +133,11 @@ def test_the_tour_shows_a_killed_run_that_goes_on_and_the_next_tour_is_a_new_one
     assert "goes on where it was" in told
     assert "another took over" in told
     assert json.loads((tmp_path / "tour.json").read_text()) == {"number": 1, "done": True}
+
+    typed = [shlex.split(line[2:]) for line in told.splitlines() if line.startswith("$ ")]
+    assert [words[1] for words in typed] == ["task", "run", "why", "trace"]
+    ledger = str(tmp_path / "typed.jsonl")
+    for program, *words in typed:  # what is printed is what people copy
+        assert program == "foliot"
+        done = foliot(*words, cwd=EXAMPLES.parent, FOLIOT_HOME=str(tmp_path), DESK_LEDGER=ledger)
+        assert done.returncode == 0, (words, done.stderr)

@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from foliot.common.cancellation import stop_tasks
 from foliot.common.process import is_gone
 from foliot.engine.definition.run_options import UNCHANGED, RunOptions
 from foliot.engine.live.hub import Live, Reader, Recorded
@@ -25,7 +26,7 @@ from foliot.runtime.agent import Agent, asked_by
 from foliot.runtime.answers import Input
 from foliot.runtime.inside import Inside
 from foliot.runtime.local.groups import LocalGroups
-from foliot.runtime.local.work import LocalRuns
+from foliot.runtime.local.work import LOOK_EVERY, LocalRuns
 from foliot.runtime.results import RunResult
 from foliot.store.journal.base import TASK_LABEL, TERMINAL, RunInfo
 
@@ -106,15 +107,28 @@ class WatchedRuns(LocalRuns):
         )
         return await self.drive(new_id, work)
 
+    def new_id(self) -> str:
+        """Returns an id for a run that is about to be started."""
+        return self._inside.new_run_id()
+
     async def follow_turns(self, tell: Callable[[], None]) -> None:
         """Stays with the turns that begin here because the one before them has ended; `tell` is called if one does."""
-        inside = self._inside
-        await inside.sessions.keeper.looked()
-        if inside.background.are_at_work:
-            tell()
-        while inside.background.are_at_work:
-            await inside.background.rest()
-            await inside.sessions.keeper.looked()
+        background, keeper, told = self._inside.background, self._inside.sessions.keeper, False
+        await keeper.looked()
+        while turns := await self._turns_at_work():
+            if not told:
+                told = True
+                tell()
+            await background.rest(turns, seconds=LOOK_EVERY)
+            await keeper.looked()
+
+    async def _turns_at_work(self) -> set[str]:
+        """The runs that began here by themselves and go on: not what is watched, nor one that waits for people below.
+
+        A run whose sub-agent waits is driven still. Whoever waited for its drive would never leave.
+        """
+        begun = self._inside.background.at_work() - self._drives.keys()
+        return {run_id for run_id in begun if not (await self.get(run_id)).asking}
 
     async def resume(self, run_id: str) -> RunInfo:
         """Resumes a run. Raises `Held` when another process drives it, and what keeps it from going on here."""
@@ -156,17 +170,20 @@ class WatchedRuns(LocalRuns):
             return
         if drive is not None:
             await asyncio.wait({drive.task})  # it has let go of the run in a moment
-        await self._start(run_id, self._inside.attend(run_id, stream=True, check=False), attends=True)
+        await self._begin(run_id, self._inside.attend(run_id, stream=True, check=False), attends=True)
 
     async def drive(self, run_id: str, work: Coroutine[Any, Any, RunResult]) -> RunInfo:
         """Drives a run in the background; returns when its first event is durable. Raises what keeps it from beginning.
 
-        Work that ends without an event found the run as it is.
+        Work that ends without an event found the run as it is. Who stops waiting stops the work.
         """
-        drive = await self._start(run_id, work)
+        drive = await self._begin(run_id, work)
         beginning = asyncio.create_task(drive.begun.wait())
         try:
             await asyncio.wait({drive.task, beginning}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await stop_tasks(drive.task)  # nobody waits for it any more: nothing of it begins behind their back
+            raise
         finally:
             beginning.cancel()
         if not drive.begun.is_set():
@@ -243,21 +260,24 @@ class WatchedRuns(LocalRuns):
 
     async def cancel(self, run_id: str, *, by: str = "", reason: str = "") -> RunInfo:
         """Cancels a run. One whose driver is gone is claimed here, so that it ends at once."""
+        drive = self._drives.get(run_id)
+        begins = drive is not None and not (drive.attends or drive.begun.is_set())
+        if drive is not None and begins and self._inside.runs.local(run_id) is None:
+            await stop_tasks(drive.task)  # nothing would hear it before its first question
         info = await super().cancel(run_id, by=by, reason=reason)
         if self._inside.runs.is_left_alone(info):
             await self._inside.resume(run_id, check=False)
             info = await self._inside.runs.journal.get(run_id)
-        drive = self._drives.get(run_id)
         if drive is not None and info.phase in TERMINAL and self._inside.runs.local(run_id) is None:
             drive.task.cancel()  # it slept until a timer would go off, or somebody would decide
         return info
 
-    async def _start(self, run_id: str, work: Coroutine[Any, Any, RunResult], *, attends: bool = False) -> _Drive:
+    async def _begin(self, run_id: str, work: Coroutine[Any, Any, RunResult], *, attends: bool = False) -> _Drive:
         watch = ExitStack()
         reader = watch.enter_context(self._inside.watch(run_id))
         begun = asyncio.Event()
         reader.call(begun.set)
-        task = self._inside.background.keep(work)
+        task = self._inside.background.keep(run_id, work)
         drive = _Drive(task, reader, watch, begun, attends)
         task.add_done_callback(lambda _: reader.close())
         if (before := self._drives.get(run_id)) is not None:

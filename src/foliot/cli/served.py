@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -9,6 +10,7 @@ from foliot.client.http import Http
 from foliot.client.open import server_of
 from foliot.client.remote import RemoteClient
 from foliot.client.remote_work import RemoteRuns
+from foliot.engine.driver.ids import new_run_id
 from foliot.runtime.results import RunResult
 from foliot.settings.settings import Settings
 
@@ -25,6 +27,10 @@ class ServedRuns(RemoteRuns):
     """Runs that a server drives, whoever watches: none stops with this process."""
 
     drives_here: ClassVar = False
+
+    def new_id(self) -> str:
+        """Returns an id for a run that is about to be started."""
+        return new_run_id(time.time())
 
     async def outcome(self, run_id: str) -> RunResult:
         """Returns how a run ended or what it waits for."""

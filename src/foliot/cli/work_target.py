@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from foliot.errors import NotFound, UsageError
+from foliot.resources.reader import Loaded
 from foliot.resources.references import is_name
 from foliot.resources.syntax.manifest_files import SUFFIXES
 from foliot.runtime.groups.groups import StoreGroups
@@ -175,6 +176,18 @@ async def find_declared(client: StoreGroups, target: WorkTarget, kinds: Sequence
     if path := _path_of_that_name(target):
         error.hint = f"There is a {path} of that name: `-f {target}` applies it first."
     raise error
+
+
+async def find_declared_beside(
+    client: StoreGroups, target: WorkTarget, kinds: Sequence[str], namespace: str, loaded: Sequence[Loaded]
+) -> Document:
+    """`find_declared` for a name that manifests given with it do not declare, before anything of them is applied."""
+    try:
+        return await find_declared(client, target, kinds, namespace)
+    except NotFound as error:
+        if names := [name for kind, _, name in (item.key for item in loaded) if kind in kinds]:
+            error.hint = f"The manifests declare: {', '.join(names)}. Nothing was applied."
+        raise
 
 
 def _path_of_that_name(target: WorkTarget) -> str:

@@ -504,6 +504,10 @@ class Assembly:
         output = None if agent is None else agent.output_type
         return output if output is not None and is_pinned(spec) else None
 
+    def type_not_here(self, spec: RunSpec) -> str:
+        """Returns the name of that type where it is not here, so that the run cannot go on; blank otherwise."""
+        return str(spec.extra[OUTPUT_TYPE]["name"]) if is_pinned(spec) and self.output_type(spec) is None else ""
+
     def _output_check(self, spec: RunSpec) -> OutputCheck | None:
         """Returns the check that follows the schema, if there is one. Raises `NotFound` for a type that is not here."""
         output = self.output_type(spec)

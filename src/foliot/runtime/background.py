@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foliot.common.cancellation import stop_tasks
@@ -33,33 +33,32 @@ class BackgroundRuns:
 
     def __init__(self, inside: Inside) -> None:
         self._inside = inside
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], str] = {}
 
-    def keep(self, work: Coroutine[Any, Any, RunResult]) -> asyncio.Task[RunResult]:
-        """Drive this beside everything else."""
+    def keep(self, run_id: str, work: Coroutine[Any, Any, RunResult]) -> asyncio.Task[RunResult]:
+        """Drive this run beside everything else."""
         task = asyncio.create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = run_id
         task.add_done_callback(self._done)
         return task
 
-    @property
-    def are_at_work(self) -> bool:
-        """Whether one of them is driven now."""
-        return bool(self._tasks)
+    def at_work(self) -> set[str]:
+        """Returns the runs that are driven now, also those that only wait for what they have begun."""
+        return set(self._tasks.values())
 
-    async def rest(self) -> None:
-        """Wait until none of them is driven: each has ended, or waits for somebody."""
-        while self._tasks:
-            await asyncio.wait(set(self._tasks))
+    async def rest(self, run_ids: Collection[str], *, seconds: float) -> None:
+        """Wait until one of these is not driven any more, or the time is over."""
+        if tasks := {task for task, run_id in self._tasks.items() if run_id in run_ids}:
+            await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     async def close(self, *, within: float = 0.0) -> None:
         """Release all of them that do not end in time: each is left for whoever takes it up."""
         if self._tasks and within:
-            await asyncio.wait(self._tasks, timeout=within)
-        await stop_tasks(*self._tasks)
+            await asyncio.wait(set(self._tasks), timeout=within)
+        await stop_tasks(*self._tasks.keys())
 
     def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled():
             task.exception()  # whoever listens hears of it; when nobody does, the journal still tells
 
@@ -194,7 +193,7 @@ class BackgroundRuns:
     async def driven(self, run_id: str, drive: Coroutine[Any, Any, RunResult]) -> RunInfo:
         """Return when the first event is durable. Whoever asked may leave: the run goes on."""
         with self._inside.watch(run_id) as reader:
-            task = self.keep(drive)
+            task = self.keep(run_id, drive)
             task.add_done_callback(lambda _: reader.close())
             first = await anext(aiter(reader), None)
         if first is None:

@@ -838,6 +838,10 @@ class Inside:
         """Returns the spec that a run of the agent is pinned to now. Raises `NotFound`, `Denied`, `InvalidInput`."""
         return (await self._assembly.prepare(await self._assembly.agent(agent)))[0]
 
+    def type_not_here(self, spec: RunSpec) -> str:
+        """Returns the Python type that the answers of a run are values of, if it is not known here; blank otherwise."""
+        return self._assembly.type_not_here(spec)
+
     async def kept_tail(self, agent: Agent | str) -> int:
         """How many of the newest messages of a conversation the agent has word for word after a compaction."""
         return max(0, (await self.spec_of(agent)).compaction_rules.keep_tail)

@@ -13,7 +13,7 @@ from foliot.cli.editor import edit_file, new_draft
 from foliot.cli.errors import warn
 from foliot.cli.reach import namespace, run
 from foliot.cli.runtimes import decider, reached
-from foliot.cli.show.approvals import approval_text, approvals_table, decided_about
+from foliot.cli.show.approvals import approval_text, approvals_table, decided_about, edited_to
 from foliot.cli.show.output import as_json, as_list, as_yaml, output_option
 from foliot.cli.terminal import out
 from foliot.cli.watch.run import leave, resumed_after_decision
@@ -222,7 +222,7 @@ async def _decide(
         who = decider(client, by)
         found = await client.approvals.get(name, namespace=namespace())
         if not digest and decision != "deny" and not quiet and found["status"]["phase"] == "Pending":
-            out(decided_about(found), err=True)
+            out(decided_about(found) if arguments is None else edited_to(found, arguments), err=True)
             digest = current_digest(found)
         exact, asked = found["metadata"]["name"], client.approvals
         told = {"by": who, "namespace": found["metadata"]["namespace"], "comment": comment, "digest": digest}

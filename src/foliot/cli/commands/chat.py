@@ -106,6 +106,11 @@ async def _chat(
 ) -> int:
     loaded = load(order.files) if order.files else []
     async with reached(*folders_of(order.files)) as client:
+        meant = None
+        if session_id is None and order.agent is not None:
+            meant = await _agent(
+                client, order, loaded
+            )  # a mistake in what was typed is told before anything is applied
         if loaded:
             await apply_files(client, order, loaded, quiet=bool(said))
         if session_id is not None:
@@ -113,7 +118,7 @@ async def _chat(
         elif order.agent is None and not loaded and (resume or not new):
             session = await _last_used(client, or_begin=not resume, model=model)
         else:
-            space, name = await _agent(client, order, loaded)
+            space, name = meant or await _agent(client, order, loaded)
             session = await _session_with(client, space, name, new=new, model=model)
         if model and session.model != model:
             session = await client.sessions.change(session.id, model=model)
@@ -132,7 +137,7 @@ async def _agent(client: Client, order: RunArguments, loaded: Sequence[Loaded]) 
     space, name = agent_of(order, loaded)
     if order.agent is None or ("Agent", space, name) in {item.key for item in loaded}:
         return space, name
-    return await agent_named(client, order.agent)
+    return await agent_named(client, order.agent, loaded)
 
 
 async def _session_with(client: Client, space: str, name: str, *, new: bool, model: str) -> Session:

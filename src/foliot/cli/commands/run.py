@@ -7,7 +7,8 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import click
 
@@ -20,7 +21,7 @@ from foliot.cli.show.run import Opening
 from foliot.cli.terminal import out, paint
 from foliot.cli.watch.questions import can_ask, stays, wait_option
 from foliot.cli.watch.run import Client, WatchOptions, going_on, leave, stay
-from foliot.cli.work_target import WorkTarget, find_declared, parse_name, parse_words
+from foliot.cli.work_target import WorkTarget, find_declared_beside, parse_name, parse_words
 from foliot.common.text import counted
 from foliot.engine.definition.run_options import EVERY_TOOL, UNCHANGED, RunOptions, read_schema
 from foliot.engine.driver.ids import check_run_id
@@ -181,22 +182,17 @@ async def _run(
     space, name = agent_of(order, loaded)  # a mistake in what was typed is told before anything is opened or stored
     look = WatchOptions(as_json=as_json, quiet=quiet, wait=wait, ask_here=wait and not as_json and can_ask())
     async with reached(*folders_of(order.files)) as client:
+        if order.agent is not None and ("Agent", space, name) not in {item.key for item in loaded}:
+            space, name = await agent_named(client, order.agent, loaded)
         if loaded:
             await apply_files(client, order, loaded, quiet=quiet)
-        if order.agent is not None and ("Agent", space, name) not in {item.key for item in loaded}:
-            space, name = await agent_named(client, order.agent)
         opening = await _opening(client, f"{space}/{name}", order.input, run_id)
         if opening.done:  # it exists: what it was asked for is not asked again
             code = await stay(client, opening, lambda: client.runs.resume(opening.run_id), look)
         else:
-            code = await stay(
-                client,
-                opening,
-                lambda: client.runs.start(
-                    name, opening.input, namespace=space, run_id=run_id, labels=labels, user=user, options=options
-                ),
-                look,
-            )
+            chosen: dict[str, Any] = {"run_id": opening.run_id, "labels": labels, "user": user, "options": options}
+            start = partial(client.runs.start, name, opening.input, namespace=space, **chosen)
+            code = await stay(client, opening, start, look)
     return leave(code)
 
 
@@ -234,9 +230,12 @@ def agent_of(order: RunArguments, loaded: Sequence[Loaded]) -> tuple[str, str]:
     raise UsageError(f"{source} declares {len(declared)} agents: {names}.", hint="Choose one with --agent NAME.")
 
 
-async def agent_named(client: StoreGroups, target: WorkTarget) -> tuple[str, str]:
-    """Returns namespace and name of a declared agent. Raises `NotFound` with near names."""
-    metadata = (await find_declared(client, target, ("Agent",), namespace()))["metadata"]
+async def agent_named(client: StoreGroups, target: WorkTarget, loaded: Sequence[Loaded] = ()) -> tuple[str, str]:
+    """Returns namespace and name of an agent that is declared there already. Raises `NotFound` with near names.
+
+    `loaded` are the manifests of the command, which do not declare it.
+    """
+    metadata = (await find_declared_beside(client, target, ("Agent",), namespace(), loaded))["metadata"]
     return metadata["namespace"], metadata["name"]
 
 
@@ -247,7 +246,7 @@ def _applied(files: Sequence[str], applied: Applied) -> str:
 
 
 async def _opening(work: Client, agent: str, input: str | None, run_id: str | None) -> Opening:
-    """Describes the run: a new one, with a blank id unless one was chosen, or one that is resumed.
+    """Describes the run: a new one, with an id of its own unless one was chosen, or one that is resumed.
 
     Raises `Conflict` when the id belongs to other work.
     """
@@ -255,7 +254,7 @@ async def _opening(work: Client, agent: str, input: str | None, run_id: str | No
     if run_id is None or created is None:
         if input is None:
             raise _no_input()
-        return Opening(run_id or "", agent.removeprefix("default/"), input)
+        return Opening(run_id or work.runs.new_id(), agent.removeprefix("default/"), input)
     if f"{created.namespace}/{created.agent}" != agent:
         raise Conflict(
             f"Run {run_id} is one of agent {created.namespace}/{created.agent}, not of {agent}.",

@@ -168,7 +168,7 @@ def _row(document: Document, now: datetime, *, wide: bool, namespaced: bool) -> 
     cells = [
         metadata["name"],
         one_line(spec["agent"], 40),
-        "interrupted" if status["interrupted"] else status["phase"],
+        "interrupted" if status["interrupted"] else "waiting" if status.get("waiting") else status["phase"],
         str(status.get("steps", "-")),
         f"{status['tokens']:,}" if status.get("tokens") else "-",
         money(cost) if cost else "-",

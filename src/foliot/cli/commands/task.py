@@ -61,6 +61,7 @@ from foliot.work.views.drawing import tree
 from foliot.work.views.events import Batch, Happening, TaskHappening, as_data, log_line
 from foliot.work.views.messages import message_records
 from foliot.work.views.story import MessageStory, TaskStory, nodes_of
+from foliot.work.views.why import cost_of
 
 # --- task run --------------------------------------------------------------------------------------------------------
 
@@ -350,19 +351,22 @@ def task_trace(name: str | None, output: str, full: bool) -> int:
 
 async def _trace(name: str | None, output: str, full: bool) -> int:
     async with reached() as client:
-        task = await find_task(client, name)
-        story = await client.tasks.story(task.name, namespace=task.namespace, looks=False)
-        nodes: dict[str, TraceNode] = {}
-        data: list[dict[str, Any]] = []
-        for each in story.messages.values():
-            if each.run is None:
-                continue
-            found = trace_of(each.run.run_id, await client.runs.events(each.run.run_id))
-            nodes[each.message.id] = tree_of(found, each.run.phase, full=full, width=_width())
-            message = {"id": each.message.id, "from": each.message.sender, "to": each.message.to}
-            data.append(
-                {"message": message, "queued_seconds": _queued(each, found.steps), **trace_data(found, each.run.phase)}
-            )
+        return await print_trace(client, await find_task(client, name), output, full)
+
+
+async def print_trace(client: Groups, task: TaskInfo, output: str, full: bool) -> int:
+    """Prints the runs of a task as a tree of messages; returns the exit code."""
+    story = await client.tasks.story(task.name, namespace=task.namespace, looks=False)
+    nodes: dict[str, TraceNode] = {}
+    data: list[dict[str, Any]] = []
+    for each in story.messages.values():
+        if each.run is None:
+            continue
+        found = trace_of(each.run.run_id, await client.runs.events(each.run.run_id))
+        nodes[each.message.id] = tree_of(found, each.run.phase, full=full, width=_width())
+        message = {"id": each.message.id, "from": each.message.sender, "to": each.message.to}
+        queued = _queued(each, found.steps)
+        data.append({"message": message, "queued_seconds": queued, **trace_data(found, each.run.phase)})
     if output == "json":
         out(as_json({"task": task.id, "phase": story.info.phase, "runs": data}))
         return 0
@@ -539,6 +543,7 @@ def _text(story: TaskStory, document: Document) -> str:
         "Priority": document["spec"]["priority"] + (f", lane {info.lane}" if info.lane else ""),
         "Accepted": status["history"][0]["timestamp"] if status["history"] else "-",
         "Took": duration(max(0.0, (info.ended_at or now) - info.created_at)),
+        "Used": "".join(cost_of(story)),
         "Error": status.get("lastError", ""),
     }
     lines = [paint(info.name, bold=True)]

@@ -39,28 +39,39 @@ def trace(run_id: str | None, output: str, full: bool) -> int:
     """Show a run as a tree: steps, answers, calls with arguments, results, timings, and what went wrong on the way.
 
     \b
-    foliot trace                             the newest run
+    foliot trace                             the newest run or task
     foliot trace 01k3 --full                 as much of its id as is unique
     foliot trace 01k3 -o json | jq '.steps[].seconds'
 
-    RUN is an id or the beginning of one; the newest run when left out.
+    RUN is an id or the beginning of one; what was started last when left out, as by `task trace` if that is a task.
     """
     return run(_trace(run_id, output, full))
 
 
 async def _trace(word: str | None, output: str, full: bool) -> int:
     async with reached() as client:
-        info = await run_of(client, word)
+        info = await run_of(client, word) if word is not None else await _newest(client)
+        if isinstance(info, TaskInfo):
+            from foliot.cli.commands.task import print_trace
+
+            return await print_trace(client, info, output, full)
         found = trace_of(info.id, await client.runs.events(info.id))
         programs = await _programs(client, found)
+        phase = await _phase(client, info)
     if output == "json":
         out(as_json(as_data(found, info.phase, programs)))
         return 0
     width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else WIDTH
-    phase = "interrupted" if interrupted(info, time.time()) else info.phase
     for line in tree_of(found, phase, full=full, width=width, programs=programs).lines():
         out(line)
     return 0
+
+
+async def _phase(client: Groups, info: RunInfo) -> str:
+    """How a run stands: one whose process let it go while it waits for people below it is not interrupted."""
+    if not interrupted(info, time.time()):
+        return info.phase
+    return "waiting" if info.phase == "pending" and (await client.runs.get(info.id)).asking else "interrupted"
 
 
 async def _programs(client: Groups, trace: Trace) -> dict[str, Trace]:
@@ -86,12 +97,12 @@ def why(name: str | None, output: str) -> int:
     """Say why a run or a task waits, why it failed, what it cost and what happened on the way.
 
     \b
-    foliot why                               the newest run
+    foliot why                               the newest run or task
     foliot why 01k3                          a run, by the beginning of its id
     foliot why weekly-brief                  a task, by its name, else a schedule
 
     Everything is read from what was recorded; nothing is guessed. RUN is an id or the beginning of one, TASK a name,
-    or the beginning or end of one; the newest run when left out.
+    or the beginning or end of one; what was started last when left out.
     """
     return run(_why(name, output))
 
@@ -138,10 +149,19 @@ async def _schedule_text(client: Groups, word: str) -> str | None:
     return "\n".join([each for each in said if each] + [f"`foliot schedule slots {name}` shows every time."])
 
 
+async def _newest(work: Groups) -> RunInfo | TaskInfo:
+    """What somebody started last: of a run that works for a task that is the task. Raises `NotFound`."""
+    newest = await run_of(work, None)
+    if name := newest.labels.get(TASK_LABEL):
+        with suppress(NotFound):  # its task was deleted
+            return await work.tasks.get(name, namespace=newest.namespace)
+    return newest
+
+
 async def _run_or_task(work: Groups, word: str | None) -> RunInfo | TaskInfo:
     """A task of exactly this name, else a run, else a task that is called like it. Raises `NotFound`."""
     if word is None:
-        return await run_of(work, None)
+        return await _newest(work)
     with suppress(NotFound):
         return await work.tasks.get(word.removeprefix("task/"), namespace=namespace())
     try:
@@ -157,7 +177,8 @@ async def _run_or_task(work: Groups, word: str | None) -> RunInfo | TaskInfo:
 def _task_text(info: TaskInfo, told: TaskExplanation) -> str:
     head = f"{paint(info.name, bold=True)}  {paint(f'{info.target_kind} {info.target}', dim=True)}"
     causes = [f"  {'  ' * cause.depth}{'← ' if cause.depth else ''}{one_line(cause.text)}" for cause in told.causes]
-    parts = ["\n".join([head, one_line(told.headline), *causes]), _next(told.next)]
+    parts = ["\n".join([head, one_line(told.headline), *causes])]
+    parts += [_section("What it cost", [one_line(line) for line in told.cost]), _next(told.next)]
     return "\n\n".join(part for part in parts if part)
 
 

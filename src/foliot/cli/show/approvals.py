@@ -18,7 +18,7 @@ from foliot.cli.invocation import is_terminal
 from foliot.cli.show.tables import since, table
 from foliot.cli.terminal import paint
 from foliot.common.text import one_line, safe_json
-from foliot.engine.approval.documents import CUT, current_digest, decided_arguments, uses_left, verdict
+from foliot.engine.approval.documents import CUT, current_digest, decided_arguments, shown, uses_left, verdict
 from foliot.engine.explain.amounts import arguments
 from foliot.engine.explain.trace import StepTrace, Trace
 from foliot.store.base import Document
@@ -122,6 +122,31 @@ def decided_about(document: Document) -> str:
     values, edited = decided_arguments(document)
     title = f"{one_line(spec['tool'])} with these arguments{', edited' if edited else ''}"
     return _arguments(title, values, spec.get("run", ""))
+
+
+def edited_to(document: Document, arguments: dict[str, Any]) -> str:
+    """What a decision changes, old and new, and the arguments that the call is to be made with then."""
+    spec = document["spec"]
+    before, _ = decided_arguments(document)
+    now = shown(arguments)
+    changed: list[str] = []
+    for name in sorted(before.keys() | now.keys()):
+        old, new = _old_or_new(before, name), _old_or_new(now, name)
+        if old != new:
+            changed.append(f"{one_line(name, LONGEST)}: {old} → {new}")
+        elif MASK in new and arguments[name] != before[name]:
+            changed.append(f"{one_line(name, LONGEST)}: {old} → another value, hidden too")
+    tool = one_line(spec["tool"])
+    return "\n".join(
+        [
+            _section(f"{tool}: what you change", changed or ["nothing"]),
+            _arguments(f"{tool} with these arguments", now, spec.get("run", "")),
+        ]
+    )
+
+
+def _old_or_new(values: dict[str, Any], name: str) -> str:
+    return "(not given)" if name not in values else one_line(safe_json(values[name], indent=None, sort_keys=True))
 
 
 def _arguments(title: str, values: dict[str, Any], run: str) -> str:

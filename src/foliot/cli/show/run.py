@@ -22,6 +22,7 @@ from foliot.kernel.run.codec import encode, type_of
 from foliot.kernel.run.events import ToolStarted
 from foliot.kernel.run.hooks import in_words
 from foliot.runtime.results import RunResult
+from foliot.store.journal.base import was_let_go
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Opening:
 
     Of one that is gone on with: `done` says in words what is there already, `calls` how many calls were started,
     `asked` what the last answer asked for (name and arguments by the id of the call), and `seq` is its last event.
+    `free`: whoever drove it has let it go in order.
     """
 
     run_id: str
@@ -40,6 +42,7 @@ class Opening:
     calls: int = 0
     asked: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     seq: int = 0
+    free: bool = False
 
 
 class View(Protocol):
@@ -102,16 +105,19 @@ class RunStory:
         self._clock = clock
         self._calls = JournalCalls()
         self._step = 0
-        self._waited = False
+        self._free = False  # whoever goes on takes over from nobody
+        self._epoch = self._attempt = 0
         self._worker = ""  # who has it, as far as it was shown
         self._asks = False
         self._noted: set[str] = set()
+        self._doubted: set[str] = set()  # calls of which it was said that they may have acted
         self.thinking: float | None = None
         self.running: dict[str, RunningCall] = {}
 
     def opening(self, opening: Opening) -> list[Line]:
         for call_id, (name, given) in opening.asked.items():
             self._calls.add(call_id, name, given)
+        self._free = opening.free
         lines = [Line("title", opening.agent, f"run {opening.run_id}", indent=0, wrap=True)]
         if opening.forked:
             lines.append(Line("note", opening.forked, wrap=True))
@@ -132,18 +138,20 @@ class RunStory:
 
     def _lines(self, item: Recorded, *, answer: bool) -> list[Line]:
         match item.event:
-            case e.RunClaimed(attempt=attempt, worker=worker) if attempt > 1 or self._worker or item.seq > 2:
+            case e.RunClaimed(attempt=attempt, worker=worker) as claimed if attempt > 1 or self._worker or item.seq > 2:
                 self.running.clear()
-                rested, self._waited = self._waited, False
+                let_go = was_let_go(self._epoch, claimed.epoch) and attempt == self._attempt
+                free = self._free or let_go
+                self._free, self._epoch, self._attempt = False, claimed.epoch, attempt
                 same, self._worker = worker == self._worker, worker
                 who = f"attempt {attempt}" if attempt > 1 else "another worker"  # which is no attempt of its own
                 goes_on = "the same worker goes on" if same and attempt == 1 else f"{who} takes over"
-                return [] if rested else [Line("note", goes_on)]
-            case e.RunClaimed(worker=worker):
-                self._worker = worker
+                return [] if free else [Line("note", goes_on)]
+            case e.RunClaimed(worker=worker, epoch=epoch):
+                self._worker, self._epoch, self._attempt = worker, epoch, 1
                 return []
             case e.RunWaiting() as waiting:
-                self._waited = True  # whoever goes on then takes over from nobody
+                self._free = True
                 asked = self._asks and waiting.reason in ("approval", "input", "budget")
                 self._asks = False
                 # What people or budgets were asked for has its line already.
@@ -159,6 +167,7 @@ class RunStory:
                 self.thinking = None
                 return []  # the wait that follows says so
             case e.ToolStarted(call_id=call_id, name=name):
+                self._doubted.discard(call_id)
                 self.running[call_id] = RunningCall(self._label(call_id, name), self._clock())
                 return []
             case e.ToolFinished() as finished:
@@ -193,6 +202,8 @@ class RunStory:
     def _finished(self, finished: e.ToolFinished) -> list[Line]:
         result = finished.result
         self.running.pop(result.call_id, None)
+        if result.call_id in self._doubted and result.error is not None and result.error.unknown:
+            return []  # that line is there already
         label = self._label(result.call_id, result.name)
         took = [duration(finished.seconds)] if finished.seconds is not None else []
         why = [SYNTHETIC.get(finished.synthetic, finished.synthetic)] if finished.synthetic else []
@@ -204,6 +215,7 @@ class RunStory:
         return [*lines, Line("quiet", shown, indent=4)] if shown else lines
 
     def _unknown(self, unknown: e.ToolUnknown) -> list[Line]:
+        self._doubted.add(unknown.call_id)
         running = self.running.pop(unknown.call_id, None)
         label = running.label if running is not None else self._label(unknown.call_id, unknown.call_id)
         took = [duration(unknown.seconds)] if unknown.seconds is not None else []
@@ -262,7 +274,7 @@ def _others(event: e.Event) -> list[Line]:
         case e.RunCreated(missing=missing):
             return [Line("note", f"not there: {each}", wrap=True) for each in missing]
         case e.OutputRejected(reason=reason, problems=problems):
-            return [Line("note", f"the answer is sent back ({reason})", one_line("; ".join(problems), LONGEST_RESULT))]
+            return [Line("note", f"the answer is not taken ({reason})", one_line("; ".join(problems), LONGEST_RESULT))]
         case e.InputReceived(message=message, by=by):
             return [Line("note", f"{by or 'somebody'} says: {one_line(message.text, LONGEST_RESULT)}")]
         case e.BudgetExceeded(message=message):

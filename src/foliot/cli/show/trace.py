@@ -48,8 +48,9 @@ def tree_of(
 ) -> TraceNode:
     """The whole run. `full` shows texts as they are; otherwise each is one line of at most `width` characters.
 
-    `programs` are the runs of programs that it wrote, by the calls that began them. `phase` is how it stands;
-    `interrupted` when whoever drove it is gone, which its journal cannot know.
+    `programs` are the runs of programs that it wrote, by the calls that began them. `phase` is how it stands:
+    `interrupted` when whoever drove it is gone, `waiting` also when it waits for what it has begun, both of which its
+    journal cannot know.
     """
     texts = _Texts(full, max(20, width - 12), programs)
     gone = phase == "interrupted"
@@ -71,7 +72,7 @@ def tree_of(
     root.children += [_mark(mark, texts) for mark in trace.before]
     moved = {miss.step: miss.text for miss in misses(trace)}
     root.children += [_step(step, texts, gone=gone, moved=moved.get(step.number, "")) for step in trace.steps]
-    root.children.append(_end(trace, texts, gone=gone))
+    root.children.append(_end(trace, texts, phase))
     return root
 
 
@@ -129,7 +130,7 @@ def _wasted(step: StepTrace) -> list[str]:
 
 def _ask(ask: Ask) -> TraceNode:
     if ask.lost:
-        return TraceNode(f"{_bad('✗')} the model was asked; the answer was lost with the worker")
+        return TraceNode(f"{_bad('✗')} the model was asked; the answer was lost")
     status = f" (HTTP {ask.status})" if ask.status else ""
     return TraceNode(
         f"{_bad('✗')} {failure([ask.error])}{status}  {_dim(duration(ask.seconds))}",
@@ -144,8 +145,8 @@ def _call(call: CallTrace, texts: _Texts, *, gone: bool) -> TraceNode:
         facts.append(SYNTHETIC[call.synthetic])
     elif call.synthetic:
         facts.append(f"{'given up' if call.starts else 'not run'}: {call.synthetic}")
-    if len(call.starts) > 1:
-        facts.append(f"started {len(call.starts)} times")
+    if call.blind_starts > 1:
+        facts.append(f"started {call.blind_starts} times")
     if call.may_have_acted:
         facts.append("nobody knows whether it took effect")
     elif call.parked and call.finished_at is None:
@@ -175,7 +176,7 @@ def _mark(mark: Mark, texts: _Texts) -> TraceNode:
     return TraceNode(f"{paint('!', fg='yellow')} {one_line(mark.text, 2 * texts.width)}  {_dim(detail)}".rstrip())
 
 
-def _end(trace: Trace, texts: _Texts, *, gone: bool) -> TraceNode:
+def _end(trace: Trace, texts: _Texts, phase: str) -> TraceNode:
     match trace.ended:
         case RunSucceeded(output=output):
             return TraceNode(f"{_good('✓')} succeeded", texts.of("", output))
@@ -187,8 +188,11 @@ def _end(trace: Trace, texts: _Texts, *, gone: bool) -> TraceNode:
             return TraceNode(f"{_bad('✗')} given up: {reason}", texts.of("", message))
         case None if trace.waiting is not None:
             return TraceNode(paint(f"… waits: {trace.waiting.reason}", fg="yellow"))
-        case None if gone:
+        case None if phase == "interrupted":
             return TraceNode(paint(f"… interrupted: `foliot resume {trace.run_id}` goes on with it", fg="yellow"))
+        case None if phase == "waiting":
+            names = ", ".join(dict.fromkeys(call.name for call in trace.calls if call.running))
+            return TraceNode(paint(f"… waits for its {names}: `foliot why {trace.run_id}` says for whom", fg="yellow"))
         case None:
             return TraceNode(paint("… not ended", fg="yellow"))
 

@@ -28,7 +28,7 @@ from msgspec.structs import replace as replace_fields
 
 from foliot.cli.errors import INTERRUPTED, warn
 from foliot.cli.invocation import current, is_terminal
-from foliot.cli.show.run import JsonView, Opening, PlainView, QuietView, View
+from foliot.cli.show.run import MARKS, JsonView, Opening, PlainView, QuietView, View
 from foliot.cli.terminal import emit, live_console, out, paint
 from foliot.cli.watch.questions import answered_here, asks_something, note_what_is_asked
 from foliot.common.cancellation import stop_tasks
@@ -147,11 +147,12 @@ def _words(client: Client) -> Words:
 
 @dataclass(slots=True)
 class Watched:
-    """How it went. `result` is None when the person left before the end."""
+    """How it went. `result` is None when the person left before the end, or before it had `begun`."""
 
     result: RunResult | None
     interrupted: bool = False
     answer_shown: bool = False
+    begun: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,19 +187,57 @@ def choose_view(*, json: bool, quiet: bool) -> View:
 
 async def stay(client: Client, opening: Opening, begin: Begin, look: WatchOptions) -> int:
     """Starts a run by `begin`, and watches it until it has ended or rests; returns the exit code of the command."""
+    with ctrl_c() as keys:
+        view, watched = await _stay(client, opening, begin, look, keys)
+    return await finish(client, view, watched)
+
+
+async def _stay(
+    client: Client, opening: Opening, begin: Begin, look: WatchOptions, keys: CtrlC
+) -> tuple[View, Watched]:
     while True:
         view = look.view()
         watch = Watch(client, view, opening, look)
-        watched = await watch.to_the_end(begin)
+        watched = await watch.to_the_end(begin, keys)
         if not (look.ask_here and asks_something(watched.result)):
-            return await finish(client, view, watched)
+            return view, watched
         # Whoever answers elsewhere is as welcome: the run goes on meanwhile, and what its tools print is no answer.
         await client.runs.attend(watch.run_id)
         with aside(None):
-            answered = await answered_here(client, watch.run_id)
+            answered = await _answered_unless_cancelled(client, watch.run_id, keys)
+        if answered is None:
+            return view, await _cancelled_at_question(client, watch, look, keys)
         if not answered:
-            return await finish(client, view, watched)
+            return view, watched
         opening, begin = replace(await going_on(client, watch.run_id), seq=watch.seq), None
+
+
+async def _answered_unless_cancelled(client: Client, run_id: str, keys: CtrlC) -> bool | None:
+    """Asks the person at the terminal; None when the person says Ctrl-C."""
+    asking = asyncio.create_task(answered_here(client, run_id))
+
+    async def stop(times: int) -> None:
+        asking.cancel()
+
+    with keys.heard_by(stop):
+        try:
+            await asyncio.wait({asking})
+        finally:
+            await stop_tasks(asking)
+    return None if asking.cancelled() else asking.result()
+
+
+async def _cancelled_at_question(client: Client, watch: Watch, look: WatchOptions, keys: CtrlC) -> Watched:
+    """Cancels a run whose question was answered with Ctrl-C, and stays until it has ended."""
+    out(err=True)  # behind the prompt
+    with suppress(Conflict):  # it has ended this very moment
+        await client.runs.cancel(watch.run_id, by=whoami(), reason="Ctrl-C")
+    opening = Opening(watch.run_id, "", seq=watch.seq)
+    watched = await Watch(client, QuietView(), opening, look).to_the_end(None, keys)
+    watched.interrupted = True
+    if not look.quiet and watched.result is not None and watched.result.phase == "cancelled":
+        out(f"{paint(MARKS['bad'], fg='red')}cancelled  {watch.run_id}", err=True)
+    return watched
 
 
 async def resumed(client: Client, run_id: str, look: WatchOptions) -> int:
@@ -267,6 +306,7 @@ async def going_on(client: Client, run_id: str) -> Opening:
         calls=stood.calls,
         asked=stood.asked,
         seq=stood.seq,
+        free=info.phase in ("pending", "waiting"),
     )
 
 
@@ -284,8 +324,11 @@ class Watch:
         self._told: set[str] = set()
         self._shown = False
         self._children_ask = False
+        self._begins = False  # it is being begun, and may not be stored yet
+        self._cancels = False
+        self._unheard = False  # Ctrl-C came before there was a run to cancel
 
-    async def to_the_end(self, begin: Begin) -> Watched:
+    async def to_the_end(self, begin: Begin, keys: CtrlC | None = None) -> Watched:
         """Shows the run until it has ended, rests, or the person leaves.
 
         Ctrl-C cancels it; a second one does not wait for its end.
@@ -295,11 +338,18 @@ class Watch:
             with aside(self._view):
                 task = asyncio.create_task(self.followed(begin))
                 try:
-                    with on_ctrl_c(lambda times: self._interrupt(task, watched, times)):
+                    with on_ctrl_c(lambda times: self._interrupt(task, watched, times), keys):
                         watched.result = await asyncio.shield(task)
+                        if watched.interrupted and watched.result.phase not in TERMINAL:
+                            await self._cancel()  # it came to rest in the same moment
+                            task = asyncio.create_task(self.followed(None))
+                            watched.result = await asyncio.shield(task)
                 except asyncio.CancelledError:
                     if not (watched.interrupted and task.cancelled()):
                         raise
+                    if self._begins:
+                        watched.result = await self._taken_back()
+                        watched.begun = watched.result is not None
                 finally:
                     await stop_tasks(task)
         finally:
@@ -312,8 +362,12 @@ class Watch:
     async def followed(self, begin: Begin) -> RunResult:
         """Shows the run until it has ended or rests; returns how it stands then."""
         if begin is not None:
+            self._begins = True
             self.run_id = (await begin()).id
+            self._begins = False
             self._opening = replace(self._opening, run_id=self.run_id)
+            if self._unheard:
+                await self._cancel()
         following = asyncio.create_task(self._follow())
         resting = asyncio.create_task(self._rest())
         try:
@@ -349,6 +403,10 @@ class Watch:
                 if (await self._client.runs.find(self.run_id)).phase != "waiting" and not quiet:
                     continue
                 stood = await self._client.runs.get(self.run_id)
+                if self._cancels:  # it does not rest any more: it ends
+                    if stood.info.phase == "waiting":
+                        await self._cancel()  # it was let go in the moment in which its driver was told
+                    continue
                 if stood.asking and stood.seq <= self.seq and await self._ask_for(stood.asking):
                     self._children_ask = True
                     return
@@ -386,17 +444,29 @@ class Watch:
             self._view.begin(self._opening)
 
     async def _interrupt(self, task: asyncio.Task[RunResult], watched: Watched, times: int) -> None:
-        watched.interrupted = True
-        if times > 1 or not self.run_id:  # a run without an id has not begun
+        watched.interrupted = self._cancels = True
+        if times > 1:
             task.cancel()
             return
         self._view.note(CANCELLING)
         try:
-            await self._client.runs.cancel(self.run_id, by=whoami(), reason="Ctrl-C")
+            await self._cancel()
         except NotFound:  # not stored yet
-            task.cancel()
-        except (Conflict, Unavailable):  # it has ended this very moment, or cannot be told now
-            pass
+            self._unheard = True
+            if self._client.runs.drives_here:  # a server may have it already: it is cancelled when it has answered
+                task.cancel()
+
+    async def _cancel(self) -> None:
+        with suppress(Conflict, Unavailable):  # it has ended this very moment, or cannot be told now
+            await self._client.runs.cancel(self.run_id, by=whoami(), reason="Ctrl-C")
+
+    async def _taken_back(self) -> RunResult | None:
+        """Ends what was stored of a run while it was begun, so that nobody resumes it; None when there is none."""
+        try:
+            await self._cancel()
+            return await self._client.runs.outcome(self.run_id)
+        except NotFound:
+            return None
 
 
 async def with_ticks(reader: AsyncIterable[Live], view: View) -> AsyncIterator[Live]:
@@ -418,7 +488,7 @@ async def finish(client: Client, view: View, watched: Watched) -> int:
     """
     result = watched.result
     if result is None:
-        view.note(_words(client).left)
+        view.note(_words(client).left if watched.begun else "Cancelled before it had begun.")
         return INTERRUPTED
     if result.phase == "succeeded":
         if not watched.answer_shown:
@@ -466,23 +536,55 @@ async def _tick(view: View) -> None:
         view.tick()
 
 
+class CtrlC:
+    """Ctrl-C while a command stays: whoever listens hears each. One that comes between two listeners the next hears."""
+
+    def __init__(self) -> None:
+        self._heard: Callable[[int], Awaitable[None]] | None = None
+        self._tasks: list[asyncio.Future[None]] = []
+        self._missed = 0
+
+    def press(self) -> None:
+        if self._heard is None:
+            self._missed += 1
+        else:
+            self._tasks.append(asyncio.ensure_future(self._heard(len(self._tasks) + 1)))
+
+    @contextmanager
+    def heard_by(self, heard: Callable[[int], Awaitable[None]]) -> Generator[None]:
+        """Call `heard` with 1, 2, … for each Ctrl-C while this lasts."""
+        self._heard, missed, self._missed = heard, self._missed, 0
+        for _ in range(missed):
+            self.press()
+        try:
+            yield
+        finally:
+            self._heard, tasks, self._tasks = None, self._tasks, []
+            for task in tasks:
+                task.cancel()
+
+
 @contextmanager
-def on_ctrl_c(heard: Callable[[int], Awaitable[None]]) -> Generator[None]:
-    """Call `heard` with 1, 2, … for each Ctrl-C while this lasts."""
-    loop = asyncio.get_running_loop()
-    tasks: list[asyncio.Future[None]] = []
-
-    def on_signal() -> None:
-        tasks.append(asyncio.ensure_future(heard(len(tasks) + 1)))
-
+def ctrl_c() -> Generator[CtrlC]:
+    """Take Ctrl-C over from Python, which would end the process wherever it is."""
+    loop, keys = asyncio.get_running_loop(), CtrlC()
     try:
-        loop.add_signal_handler(signal.SIGINT, on_signal)
+        loop.add_signal_handler(signal.SIGINT, keys.press)
     except (ValueError, RuntimeError, NotImplementedError):  # not the main thread: whoever runs us hears it
-        yield
+        yield keys
         return
     try:
-        yield
+        yield keys
     finally:
         loop.remove_signal_handler(signal.SIGINT)
-        for task in tasks:
-            task.cancel()
+
+
+@contextmanager
+def on_ctrl_c(heard: Callable[[int], Awaitable[None]], keys: CtrlC | None = None) -> Generator[None]:
+    """Call `heard` with 1, 2, … for each Ctrl-C while this lasts; `keys` are those that were taken over before."""
+    if keys is not None:
+        with keys.heard_by(heard):
+            yield
+        return
+    with ctrl_c() as keys, keys.heard_by(heard):
+        yield

@@ -19,7 +19,7 @@ from foliot.cli.errors import warn
 from foliot.cli.manifests import load, located
 from foliot.cli.reach import namespace
 from foliot.cli.terminal import out, paint
-from foliot.cli.work_target import WorkTarget, find_declared
+from foliot.cli.work_target import WorkTarget, find_declared_beside
 from foliot.common.text import counted
 from foliot.errors import FoliotError, NotFound, UsageError
 from foliot.kernel.execution import (
@@ -70,11 +70,11 @@ async def understand(client: StoreGroups, order: TaskArguments, *, quiet: bool) 
     document = None
     if named is None or documents:
         document = _only(documents, ", ".join(order.files))  # before anything is stored
-    if loaded:
-        await _apply(client, loaded, ", ".join(order.files), quiet=quiet)
     if document is None:
         assert named is not None, "manifests without a name have a document, or raise"
-        document = await find_declared(client, named, RUNNABLE, namespace())
+        document = await find_declared_beside(client, named, RUNNABLE, namespace(), loaded)
+    if loaded:
+        await _apply(client, loaded, ", ".join(order.files), quiet=quiet)
     kind, metadata = document["kind"], document["metadata"]
     if kind == "Task":
         base = command_of(document)

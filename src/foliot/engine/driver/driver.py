@@ -91,7 +91,7 @@ from foliot.kernel.run.events import (
 from foliot.kernel.run.hooks import was_refused
 from foliot.kernel.run.loop import apply, decide, is_interrupted, may_ask_again, room_left, take_back_end
 from foliot.kernel.run.spec import RunSpec
-from foliot.kernel.run.state import State
+from foliot.kernel.run.state import Call, State
 from foliot.models.routing import usage as spending
 from foliot.models.routing.limits import ASKER
 from foliot.models.routing.usage import AnswerUsage
@@ -111,6 +111,7 @@ from foliot.store.journal.base import (
 )
 from foliot.store.journal.cancelling import CANCEL, ends_with_parent
 from foliot.store.ledger.doubts import NewDoubt
+from foliot.tools.backends.agent import child_id
 from foliot.tools.base import Admitted, ChecksOutput, KeepsRecords, OutputCheck, Toolbox, ToolDefinition
 from foliot.tools.workspaces import WORKSPACE_RULES, CallFiles
 
@@ -1172,8 +1173,21 @@ class Driver:
             call = self.state.call(call_id)
             if self._returned and (returned := self._returned.pop(call_id, None)) is not None:
                 self._post(returned)  # it has ended, whatever its hooks would have said
+            elif call is not None and self._has_not_acted(call):
+                self._post(feedback.stopped_before_acting(call.id, call.name))
             elif call is not None:
                 self._post(given_up(call, interrupted=self.state.ending is None))
+
+    def _has_not_acted(self, call: Call) -> bool:
+        """Whether a call under way is an agent that was told to end and has begun no call: it begins none any more."""
+        definition = self._tools.definition(call.name)
+        if self._below is None or definition is None or definition.type != "agent":
+            return False
+        child = child_id(self.state.spec.namespace, self.lease.run_id, call.id)
+        return any(
+            driver.lease.run_id == child and driver.is_ending and not driver.state.spent.tool_calls
+            for driver in self._below(self.lease.run_id)
+        )
 
     def _stop_answered(self, events: Sequence[Event]) -> None:
         """Stop calls under way that the kernel has given a result: they only read, and were interrupted."""

@@ -78,6 +78,7 @@ from foliot.store.journal.base import (
     StoreSetBack,
     TransactionBody,
     identity_labels,
+    was_let_go,
 )
 from foliot.tools.base import Toolbox
 from foliot.tools.workspaces import WORKSPACE_RULES
@@ -475,6 +476,8 @@ class Runs:
     async def _give_back(self, lease: Lease) -> None:
         try:
             await asyncio.shield(self.journal.append(lease, [], phase="pending", due=self._clock()))
+        except LeaseLost:
+            log.debug("run %s is somebody else's already, or has ended", lease.run_id)
         except FoliotError as error:
             log.warning("run %s is not given back, and is free when its lease ends: %s", lease.run_id, error.message)
 
@@ -599,7 +602,9 @@ class Runs:
 
     def _left_by(self, lease: Lease, state: State) -> UnknownReason:
         """How the attempt before came to leave a run that it had calls under way in: let go, lost, or killed."""
-        if not state.calls or lease.lapsed is False or (lease.lapsed is None and state.worker == self.worker):
+        if not state.calls or lease.lapsed is False:
+            return "cancelled"
+        if lease.lapsed is None and (state.worker == self.worker or was_let_go(state.epoch, lease.epoch)):
             return "cancelled"
         return "process_died" if self._is_gone(state.worker) else "lease_lost"
 

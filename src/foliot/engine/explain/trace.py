@@ -22,6 +22,7 @@ from foliot.kernel.run import feedback
 from foliot.kernel.run.budget import Spent
 from foliot.kernel.run.calls import JournalCalls
 from foliot.kernel.run.hooks import in_words
+from foliot.store.journal.base import was_let_go
 
 MarkKind: TypeAlias = Literal[
     "unknown",  # nobody knows whether a call took effect
@@ -72,6 +73,7 @@ class Ask(Struct):
 class CallTrace(Struct):
     """One tool call. `starts` are the times it was started; more than one means that nobody knew how it ended.
 
+    `resumed` is how many of those took it up again after the process had let the run go in order.
     `arguments` are those that it is made with. `written` are those of the model, where a person or hooks, `changed_by`,
     put others in their place.
     `synthetic` is why the kernel answered in the tool's place, so that the tool itself did not (or not again) run.
@@ -98,6 +100,12 @@ class CallTrace(Struct):
     until: float | None = None
     written: str = ""
     changed_by: str = ""
+    resumed: int = 0
+
+    @property
+    def blind_starts(self) -> int:
+        """How often it was started, without the times when it was known that it had not ended."""
+        return len(self.starts) - self.resumed
 
     @property
     def ok(self) -> bool:
@@ -216,6 +224,7 @@ def total(usages: Iterable[Usage]) -> Usage:
 # From the facts of a run to its trace: one small step for each kind of event.
 
 _SHOWN: Final = 5
+_SENT_BACK: Final = "the answer was sent back"
 # And so many characters of a text that was cut off.
 _EXCERPT: Final = 80
 
@@ -242,6 +251,8 @@ class _Building:
         self._under_way: dict[str, CallTrace] = {}
         self._paused: Mark | None = None
         self._retried = False  # it was let go for another attempt
+        self._epoch = 0
+        self._let_go: set[str] = set()  # calls that were under way when the process let the run go
         self._notes: set[str] = set()
         self._spent = Spent()
         self._paid: set[str] = set()
@@ -272,13 +283,18 @@ class _Building:
         trace = self.trace
         first = not trace.attempts
         before, trace.worker = trace.worker, event.worker
+        let_go, self._epoch = was_let_go(self._epoch, event.epoch), event.epoch
         trace.attempts = event.attempt
         if first:
             return
         under_way = [call for call in self._under_way.values() if call.running and not call.unknown]
         asking = self._asking()
         for call in under_way:
-            call.unknown, call.begun_by = True, before
+            call.begun_by = before
+            if let_go:  # of a call that may not be made again a fact of its own says so
+                self._let_go.add(call.id)
+            else:
+                call.unknown = True
         if asking is not None:
             asking.lost = True
         retried, self._retried = self._retried, False
@@ -290,6 +306,9 @@ class _Building:
         if asking is not None:
             doing.append("the model was being asked")
         what = f" while {' and '.join(doing)}" if doing else ""
+        if let_go:
+            self.mark("interrupted", at, f"the run was let go{what}, and taken up again", seconds=pause)
+            return
         end = "had lost the run" if before == event.worker else "was gone"
         then = "it went on" if before == event.worker else "another took over"
         self.mark("interrupted", at, f"the worker {end}{what}; {then}", seconds=pause)
@@ -319,6 +338,10 @@ class _Building:
 
     def ended(self, at: float, event: e.Terminal) -> None:
         self.trace.ended = event
+        last = self.trace.steps[-1].items[-1:] if self.trace.steps else []
+        for mark in last:
+            if isinstance(event, e.RunFailed) and isinstance(mark, Mark) and mark.kind == "rejected":
+                mark.text = mark.text.replace(_SENT_BACK, "the answer was refused", 1)  # nobody was asked again
         self.trace.waiting = None
         self.trace.usage = getattr(event, "usage", self.trace.usage)
 
@@ -373,6 +396,9 @@ class _Building:
             text = f"{event.name} is covered by the standing grant {event.standing}"
             self.mark("approval", at, text, by=event.granted_by, call_id=event.call_id)
         call.starts.append(at)
+        if call.id in self._let_go:
+            self._let_go.discard(call.id)
+            call.resumed += 1
         call.unknown, call.lost = False, ""
         self._under_way[call.id] = call
 
@@ -497,7 +523,7 @@ def _cancelling(building: _Building, at: float, event: e.CancelRequested) -> Non
 
 def _rejected(building: _Building, at: float, event: e.OutputRejected) -> None:
     problems = f": {'; '.join(event.problems)}" if event.problems else ""
-    building.mark("rejected", at, f"the answer was sent back ({event.reason}){problems}")
+    building.mark("rejected", at, f"{_SENT_BACK} ({event.reason}){problems}")
 
 
 def _approval_asked(building: _Building, at: float, event: e.ApprovalRequested) -> None:

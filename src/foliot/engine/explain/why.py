@@ -221,12 +221,16 @@ SHOWN_STEPS = 3
 class RunLiveness(Struct, frozen=True):
     """How the run stands outside of its journal: its row's phase, and whether its holder is alive.
 
-    `signals` are what people have decided since and the run has not heard yet.
+    `signals` are what people have decided since and the run has not heard yet. `below`: all that it does is to wait for
+    runs that it has started, and they wait for people or a budget. `lacks` is the Python type of its answers, if
+    that is not here: then nothing but the program that declares it goes on with the run.
     """
 
     phase: Phase
     holder: Holder = "nobody"
     signals: tuple[Event, ...] = ()
+    below: bool = False
+    lacks: str = ""
 
 
 class Hint(Struct, frozen=True):
@@ -275,6 +279,8 @@ def _situation(trace: Trace, standing: RunLiveness, spec: RunSpec, now: float) -
             if not decided.keys().isdisjoint(trace.waiting.calls):
                 return _decided(trace, trace.waiting, decided)
             return _waiting(trace, trace.waiting, trace.waiting_since, now)
+        case None if standing.below and standing.holder != "gone":
+            return _waiting_below(trace, standing, now)
         case None if standing.holder == "alive":
             return Explanation(f"It is at work: {_doing(trace, now)}.", [f"held by {in_words(trace.worker)}"])
         case None:
@@ -290,14 +296,16 @@ def _situation(trace: Trace, standing: RunLiveness, spec: RunSpec, now: float) -
         case RunCancelled(by=by, reason=reason):
             who = f" by {by}" if by else ""
             chain = [f"cancelled{who}{f': {reason}' if reason else ''}", *_cut_off(trace)]
-            return Explanation("It was cancelled.", chain, next=_after_end(trace))
+            return Explanation("It was cancelled.", chain, next=_after_end(trace, standing))
         case failed:
-            return Explanation("It failed.", causes_of_failure(trace, failed, spec.limits), next=_after_end(trace))
+            return Explanation(
+                "It failed.", causes_of_failure(trace, failed, spec.limits), next=_after_end(trace, standing)
+            )
 
 
-def _after_end(trace: Trace) -> list[Hint]:
+def _after_end(trace: Trace, standing: RunLiveness) -> list[Hint]:
     hints = [Hint(f"foliot trace {trace.run_id}", "shows every step with its timing")]
-    if trace.steps:
+    if trace.steps and not standing.lacks:
         last = trace.steps[-1].number
         hints.append(Hint(f"foliot fork {trace.run_id} --at {last}", f"tries again from step {last}, as a new run"))
     return hints
@@ -331,7 +339,7 @@ def _waiting(trace: Trace, waiting: RunWaiting, since: float, now: float) -> Exp
             chain = [f"{call.name} {arguments(call.arguments, WIDTH)}" for call in calls] or [waiting.message]
             chain += filter(None, (describe_made(trace.past, call.name, call.arguments) for call in calls))
             if waiting.until is not None:
-                chain.append(f"nobody's approval is waited for longer than {duration(max(0.0, waiting.until - now))}")
+                chain.append(_expiry(waiting.until - now))
             hints = [hint for call in calls for hint in _answers(call, trace.namespace)]
             return Explanation(f"It waits for an approval of {names}, since {ago} ago.", chain, next=hints)
         case "input" if any(call.question is not None for call in calls):
@@ -354,6 +362,10 @@ def _waiting(trace: Trace, waiting: RunWaiting, since: float, now: float) -> Exp
         case _:
             what = "something to be said to it" if waiting.owner == "input" else waiting.owner
             return Explanation(f"It waits for {what}, since {ago} ago.", [waiting.message] if waiting.message else [])
+
+
+def _expiry(left: float) -> str:
+    return f"the request expires in {duration(left)}" if left > 0 else "the request has expired"
 
 
 def _paused(trace: Trace, waiting: RunWaiting, since: float, now: float) -> Explanation:
@@ -466,6 +478,9 @@ def _until_when(worker: str, *, again: bool) -> str:
 
 def _interrupted(trace: Trace, standing: RunLiveness, spec: RunSpec, now: float) -> Explanation:
     hint = Hint(f"foliot resume {trace.run_id}", "goes on where it was")
+    if standing.lacks:
+        where = f"in the program that declares {standing.lacks}"
+        hint = Hint(f'rt.resume("{trace.run_id}", agent=…)', f"goes on where it was, {where}")
     since = duration(max(0.0, now - trace.last_at))
     if standing.holder == "gone":
         chain = [f"{in_words(trace.worker)} is gone; it was {_doing(trace, trace.last_at)}"]
@@ -477,6 +492,12 @@ def _interrupted(trace: Trace, standing: RunLiveness, spec: RunSpec, now: float)
     asked = [call.name for call in trace.calls if call.running and call.name in once]
     chain += [f"{name} must happen only once: you will be asked whether it took effect" for name in asked]
     return Explanation(f"It was interrupted {since} ago, and nobody drives it now.", chain, next=[hint])
+
+
+def _waiting_below(trace: Trace, standing: RunLiveness, now: float) -> Explanation:
+    names = ", ".join(dict.fromkeys(call.name for call in trace.calls if call.running))
+    stays = [f"{in_words(trace.worker)} stays with it"] if standing.holder == "alive" and trace.worker else []
+    return Explanation(f"It waits for its {names}.", stays)
 
 
 def _doing(trace: Trace, now: float) -> str:
@@ -568,7 +589,7 @@ def way_of(trace: Trace) -> list[str]:
         here = f"step {step.number}: "
         lost = sum(ask.lost for ask in step.asks)
         if lost:
-            told.append(f"{here}the question was asked again, the first answer was lost with the worker")
+            told.append(f"{here}the question was asked again, the first answer was lost")
         if step.failures:
             told.append(here + _failures(step))
         for item in step.items:
@@ -592,8 +613,8 @@ def _failures(step: StepTrace) -> str:
 
 def _call(call: CallTrace) -> list[str]:
     lines: list[str] = []
-    if len(call.starts) > 1:
-        lines.append(f"{call.name} was started {times(len(call.starts))}: nobody knew how it had ended")
+    if call.blind_starts > 1:
+        lines.append(f"{call.name} was started {times(call.blind_starts)}: nobody knew how it had ended")
     if call.synthetic == "duplicate":
         lines.append(f"{call.name} was asked for again with the same arguments; the earlier result was given")
     elif call.error is not None and call.synthetic:

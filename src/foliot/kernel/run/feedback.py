@@ -119,6 +119,12 @@ def not_run(
     return failed(call_id, name, why, code, f"run_{why}", message, kind, unknown, key)
 
 
+def stopped_before_acting(call_id: str, name: str) -> ToolFinished:
+    """An agent that was stopped with the run which had asked it, before it had called anything."""
+    message = "the run was cancelled; the agent was stopped before it had called any tool"
+    return failed(call_id, name, "cancelled", "cancelled", "run_cancelled", message, "cancelled")
+
+
 def blocked(call_id: str, name: str, message: str) -> ToolFinished:
     """The result of a call that a hook refused."""
     return failed(

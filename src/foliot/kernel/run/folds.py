@@ -68,7 +68,7 @@ def _claimed(state: State, event: e.RunClaimed) -> None:
     state.attempt = state.next_attempt
     state.fruitless += 1
     state.held = True
-    state.worker = event.worker
+    state.worker, state.epoch = event.worker, event.epoch
     state.worker_name = event.name or state.worker_name
     if state.retried is not None:
         state.retried = None

@@ -184,6 +184,7 @@ class State:
         "effects",
         "ended",
         "ending",
+        "epoch",
         "files",
         "final",
         "folder_kept",
@@ -259,6 +260,7 @@ class State:
         self.fruitless = 0  # attempts in a row, this one included, that have brought nothing so far
         self.held = False
         self.worker = ""  # who took it up last
+        self.epoch = 0  # under which
         self.worker_name = ""
         self.workspace: WorkspaceSnapshot | None = None  # the newest files of the run; None for an empty folder
         self.folder_kept = ""  # digest of `data/` that is in the folder of its user; blank before anything was kept

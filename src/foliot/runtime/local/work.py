@@ -129,32 +129,8 @@ class LocalRuns(_Waking, RunGroup):
             state.spent.tool_calls,
             sum(call.ok for call in trace.calls),
             {call.id: (call.name, call.arguments) for call in state.calls},
-            await self._asking(state),
+            await asking_below(self._inside, state),
         )
-
-    async def _asking(self, state: State) -> tuple[str, ...]:
-        """Lists the runs below one that wait for people or a budget, when all that it does is to wait for them."""
-        found: Rows[str] = []
-        for call in state.calls:
-            if state.ended is not None or call.phase != "running":
-                continue
-            below = [child for each in children_of(state, call) for child in await self._asking_in(each)]
-            if not below or "" in below:
-                return ()
-            found += below
-        return tuple(found)
-
-    async def _asking_in(self, child: str) -> tuple[str, ...]:
-        """Lists the runs that wait in a child; a blank one stands for a child that goes on."""
-        try:
-            _, state = await self._inside.runs.load(child)
-        except NotFound:  # not begun yet: there is a limit to how many go on at once
-            return ()
-        if state.ended is not None:
-            return ()
-        if state.waiting is not None and not is_short(state.waiting, self._inside.clock()):
-            return (child,)
-        return await self._asking(state) or ("",)
 
     async def find(self, word: str) -> RunInfo:
         journal = self._inside.runs.journal
@@ -176,13 +152,7 @@ class LocalRuns(_Waking, RunGroup):
         journal = self._inside.runs.journal
         last = None if before is None else (await journal.get(before)).key
         found = await journal.list(namespace=namespace, agent=agent, phases=named, limit=limit, before=last)
-        return [await self._fresh(info) for info in found]
-
-    async def _fresh(self, info: RunInfo) -> RunInfo:
-        if info.phase not in ("pending", "running"):
-            return info
-        _, state = await self._inside.runs.load(info.id)
-        return replace(info, summary=summary_of(state))
+        return [await as_it_stands(self._inside, info) for info in found]
 
     async def events(self, run_id: str) -> Rows[tuple[float, Event]]:
         facts = await self._inside.runs.facts(run_id)
@@ -214,8 +184,14 @@ class LocalRuns(_Waking, RunGroup):
     async def why(self, run_id: str) -> Explanation:
         info, state, facts = await read_run(self._inside.runs.journal, run_id)
         signals = await self._inside.runs.journal.signals([run_id]) if info.phase == "waiting" else []
+        asking = await asking_below(self._inside, state)
         holder = _holder(info, self._inside.runs.lease_clock())
-        standing = RunLiveness(info.phase, holder, tuple(decode(each.data) for each in signals))
+        if asking and info.worker == self._inside.runs.worker:
+            holder = "nobody"  # this process, which need not stay for that
+        told = tuple(decode(each.data) for each in signals)
+        standing = RunLiveness(
+            info.phase, holder, told, below=bool(asking), lacks=self._inside.type_not_here(state.spec)
+        )
         trace = await read_trace(run_id, facts)
         told = await unhurried(FACT * len(facts), explain, trace, standing, state.spec, self._inside.clock())
         # What a child does that is under way, a program for example, is what its agent does.
@@ -227,8 +203,8 @@ class LocalRuns(_Waking, RunGroup):
                     what = "program" if call.name == RUNNING_CODE else call.name
                     asked += [f"its {what}, run {child}: {inner.headline}", *inner.chain]
                     told.next = [*inner.next, *told.next]
-        if asking := await self._asking(state):  # then what they ask is why nothing goes on
-            asked += [told.headline, *told.chain]
+        if asking:  # then what they ask is why nothing goes on
+            asked += [told.headline, *told.chain] if holder == "gone" else told.chain
             told.headline, told.chain = (await self.why(asking[0])).headline, []
         told.chain += asked
         return told
@@ -316,6 +292,47 @@ class LocalRuns(_Waking, RunGroup):
             return [info for info in reversed(found) if runs.is_left_alone(info)]
         spaces = () if namespace is None else (namespace,)
         return await read_all(interrupted_runs, self._inside, spaces, limit=PAGE)
+
+
+async def as_it_stands(inside: Inside, info: RunInfo) -> RunInfo:
+    """Returns a run with its summary as of now: that of one under way is stored when its phase changes.
+
+    One that was let go because it only waits for a run below it waits for what that one does.
+    """
+    if info.phase not in ("pending", "running"):
+        return info
+    _, state = await inside.runs.load(info.id)
+    summary = summary_of(state)
+    if info.phase == "pending" and (asking := await asking_below(inside, state)):
+        _, below = await inside.runs.load(asking[0])
+        summary["waiting"] = {**summary_of(below).get("waiting", {}), "run": asking[0]}
+    return replace(info, summary=summary)
+
+
+async def asking_below(inside: Inside, state: State) -> tuple[str, ...]:
+    """Lists the runs below one that wait for people or a budget, when all that it does is to wait for them."""
+    found: list[str] = []
+    for call in state.calls:
+        if state.ended is not None or call.phase != "running":
+            continue
+        below = [child for each in children_of(state, call) for child in await _asking_in(inside, each)]
+        if not below or "" in below:
+            return ()
+        found += below
+    return tuple(found)
+
+
+async def _asking_in(inside: Inside, child: str) -> tuple[str, ...]:
+    """Lists the runs that wait in a child; a blank one stands for a child that goes on."""
+    try:
+        _, state = await inside.runs.load(child)
+    except NotFound:  # not begun yet: there is a limit to how many go on at once
+        return ()
+    if state.ended is not None:
+        return ()
+    if state.waiting is not None and not is_short(state.waiting, inside.clock()):
+        return (child,)
+    return await asking_below(inside, state) or ("",)
 
 
 async def leave_settled(
@@ -538,6 +555,7 @@ async def interrupted_runs(
     now = inside.runs.lease_clock()
     found = await unattended(inside.database, now=now, is_gone=is_gone, namespaces=namespaces, after=after)
     page = await inside.runs.journal.many([each.run_id for each in found[:limit]])
+    page = [await as_it_stands(inside, info) for info in page]
     return Part(page, write_cursor(found[limit - 1].key, kind="interrupted") if len(found) > limit else None)
 
 

@@ -24,7 +24,7 @@ from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.run.state import State
 from foliot.runtime.answers import ForkOrder, RunContent, RunOrder
 from foliot.runtime.groups.work import Settled as SettlingWord
-from foliot.runtime.local.work import NEAR, interrupted_runs, leave_settled, several
+from foliot.runtime.local.work import NEAR, as_it_stands, interrupted_runs, leave_settled, several
 from foliot.server.audit import ActRecord, record
 from foliot.server.auth.guard import new_router
 from foliot.server.auth.identity import Caller
@@ -500,8 +500,7 @@ async def _current(services: Services, info: RunInfo) -> RunInfo:
         return info
     if info.epoch == 0 and info.parent_seq is None:  # nobody has begun with it, and it was not forked off another
         return msgspec.structs.replace(info, summary=_UNTOUCHED)
-    _, state = await services.runtime.inside.runs.load(info.id)
-    return msgspec.structs.replace(info, summary=summary_of(state))
+    return await as_it_stands(services.runtime.inside, info)
 
 
 def _named(caller: Caller, namespace: str | None) -> list[str] | None:

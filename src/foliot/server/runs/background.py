@@ -163,7 +163,7 @@ class RunEngagement:
 
     async def _start(self, drive: Coroutine[Any, Any, RunResult]) -> None:
         """Return when the run is stored, so that whoever asked can be told its id."""
-        self._task = self._drives.keep(drive)
+        self._task = self._drives.keep(self.id, drive)
         self._task.add_done_callback(lambda _: self._reader.close())
         try:
             self._first = await anext(self._live, None)  # or nothing comes

@@ -85,6 +85,14 @@ class Lease(Struct, frozen=True, gc=False):
     name: str = ""
 
 
+def was_let_go(before: int, epoch: int) -> bool:
+    """Whether who held a run under the epoch `before` had let it go in order when it was taken under this one.
+
+    To let a run go makes an epoch, and so does to take it: of a holder that died only the second is there.
+    """
+    return before > 0 and epoch == before + 2
+
+
 class NewRun(Struct, frozen=True):
     """`spec` is the digest of the frozen definition the run is pinned to.
 

@@ -75,8 +75,16 @@ def _seconds(text: str) -> float:
 
 
 def interrupted(info: RunInfo, now: float) -> bool:
-    """Returns whether the run should be driven and is not. A run of a task is not: a worker takes it."""
-    return TASK_LABEL not in info.labels and is_undriven(info, now)
+    """Returns whether the run should be driven and is not.
+
+    A run of a task is not: a worker takes it. Neither is one that was let go because a run below it waits.
+    """
+    return TASK_LABEL not in info.labels and not waits_below(info) and is_undriven(info, now)
+
+
+def waits_below(info: RunInfo) -> bool:
+    """Returns whether nobody needs to drive the run, because all that it does is to wait for a run that waits."""
+    return info.phase == "pending" and bool((info.summary.get("waiting") or {}).get("run"))
 
 
 def is_undriven(info: RunInfo, now: float) -> bool:

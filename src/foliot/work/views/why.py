@@ -18,6 +18,7 @@ from foliot.common.durations import duration
 from foliot.common.process import in_words
 from foliot.common.text import counted, one_line
 from foliot.engine.definition.run_scope import missing_in
+from foliot.engine.explain.amounts import money, tokens
 from foliot.engine.explain.why import Hint, RunLiveness
 from foliot.engine.explain.why import explain as explain_run
 from foliot.kernel.graph.advance import Reason, explain
@@ -68,13 +69,14 @@ class Cause(Struct, frozen=True, omit_defaults=True):
 
 
 class TaskExplanation(Struct):
-    """`causes` are the most telling first; `next` is what to type."""
+    """`causes` are the most telling first; `next` is what to type. `cost` is what it and its helpers have used."""
 
     task: str
     phase: str
     headline: str
     causes: list[Cause] = field(default_factory=list[Cause])
     next: list[Hint] = field(default_factory=list[Hint])
+    cost: list[str] = field(default_factory=list[str])
 
 
 class Surroundings(Struct, frozen=True):
@@ -95,7 +97,7 @@ class Surroundings(Struct, frozen=True):
 def why(story: TaskStory, around: Surroundings, now: float) -> TaskExplanation:
     """The reasons of any state; never without one."""
     info = story.info
-    told = TaskExplanation(info.name, info.phase, _headline(story, now))
+    told = TaskExplanation(info.name, info.phase, _headline(story, now), cost=cost_of(story))
     if story.state.ended is not None:
         _ended(story, told)
         _missing(around, told)
@@ -115,6 +117,18 @@ def why(story: TaskStory, around: Surroundings, now: float) -> TaskExplanation:
     name = _named(story)
     told.next.append(Hint(f"foliot task cancel {name}", "ends it"))
     return told
+
+
+def cost_of(story: TaskStory) -> list[str]:
+    """Describes what the task has used: its runs and, as a run pays for those below it, all helpers too."""
+    usage = story.state.spent.usage()
+    if not usage.total_tokens:
+        return []
+    ended = story.state.ended is not None
+    estimated = ", estimated" if usage.source == "estimated" else ""
+    price = f"{money(usage.cost_usd)}" if usage.cost_usd is not None else "no price is known"
+    which = "helpers included" if ended else "helpers included, of the runs that have ended"
+    return [f"{tokens(usage.total_tokens)}{estimated}, {price}; {which}"]
 
 
 def _missing(around: Surroundings, told: TaskExplanation) -> None:
