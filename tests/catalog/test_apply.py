@@ -135,7 +135,7 @@ async def test_prune_without_a_selector_is_refused(store):
         await apply_documents(store, [role("a")], prune=())
 
 
-async def test_a_missing_reference_is_a_warning_and_a_stored_one_is_none(store):
+async def test_a_missing_reference_that_is_taken_is_a_warning_and_a_stored_one_is_none(store):
     agent = {
         "apiVersion": "foliot.dev/v1",
         "kind": "Agent",
@@ -144,7 +144,7 @@ async def test_a_missing_reference_is_a_warning_and_a_stored_one_is_none(store):
     }
     await apply_documents(store, [role("r")])
 
-    (warning,) = (await apply_documents(store, [agent])).warnings
+    (warning,) = (await apply_documents(store, [agent], allow_missing=True)).warnings
 
     assert "brain" in warning
 

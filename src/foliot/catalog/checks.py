@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from foliot.catalog.declared import key_of
-from foliot.engine.definition.edge_conditions import check_fields
+from foliot.engine.definition.conditions import check_fields
 from foliot.engine.definition.missing import Brings, Parts, is_built_in, look_up
 from foliot.errors import FoliotError, InvalidInput
 from foliot.resources.checks import check_references
 from foliot.resources.definitions.agent_system import OTHERWISE
 from foliot.resources.problems import Path, Problem
-from foliot.resources.references import target_of
+from foliot.resources.references import CONDITIONAL, call_conditions, target_of
 from foliot.store.base import Document, Key, ResourceStore
 
 
@@ -40,10 +40,11 @@ def check_documents(documents: Sequence[Document], parts: Parts | None) -> list[
             problems.extend((index, problem) for problem in _check_endpoint(document))
         elif document["kind"] == "Agent":
             problems.extend((index, problem) for problem in _check_runner(document))
-        elif document["kind"] == "ToolPermission":
+        elif document["kind"] in ("ToolPermission", "ToolApproval"):
             problems.extend((index, problem) for problem in _check_conditions(document))
         elif document["kind"] == "AgentSystem":
             problems.extend((index, problem) for problem in _check_edges(document))
+        if document["kind"] in CONDITIONAL:
             problems.extend((index, problem) for problem in check_fields(document, look))
     return problems
 
@@ -108,16 +109,13 @@ def _check_options(spec: Document) -> Iterator[Problem]:
 
 def _check_conditions(document: Document) -> Iterator[Problem]:
     """An expression that cannot be compiled would refuse every call of its tool: better said now."""
-    conditions = document.get("spec", {}).get("conditions", ())
-    if not conditions:
-        return
-    from foliot.tools.governance.cel import Expression
+    for path, text in call_conditions(document):
+        from foliot.tools.governance.cel import Expression
 
-    for index, condition in enumerate(conditions):
         try:
-            Expression(condition["when"])
+            Expression(text)
         except FoliotError as error:
-            yield Problem(("spec", "conditions", index, "when"), error.message, error.hint)
+            yield Problem(path, error.message, error.hint)
 
 
 def _check_edges(document: Document) -> Iterator[Problem]:

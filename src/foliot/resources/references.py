@@ -183,6 +183,45 @@ def references(document: Mapping[str, Any]) -> Iterator[Reference]:
     for field, kind, form in FIELDS.get(document["kind"], ()):
         for path, said in _values(document.get("spec", {}), field.split("."), ("spec",)):
             yield from _reference(path, kind, form, namespace, said)
+    yield from _in_conditions(document, namespace)
+
+
+# The kinds with conditions that are held against what they are about.
+CONDITIONAL: Final = ("AgentSystem", "ToolPermission", "ToolApproval")
+# What is compared in a condition on a call names something: (variable, its fields), and the kind that it is of.
+_COMPARED: Final[Mapping[tuple[str, ...], str]] = {
+    ("agent",): "Agent",
+    ("caller", "agent"): "Agent",
+    ("caller", "ancestors"): "Agent",
+    ("caller", "roles"): "AgentRole",
+    ("caller", "system"): "AgentSystem",
+    ("tool",): "Tool",
+}
+
+
+def call_conditions(document: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """The conditions on calls of a document, each with its place."""
+    spec: Mapping[str, Any] = document.get("spec", {})
+    match document["kind"]:
+        case "ToolPermission":
+            for index, each in enumerate(spec.get("conditions") or ()):
+                yield ("spec", "conditions", index, "when"), each["when"]
+        case "ToolApproval" if spec.get("standing") and spec.get("when"):
+            yield ("spec", "when"), spec["when"]
+        case _:
+            pass
+
+
+def _in_conditions(document: Mapping[str, Any], namespace: str) -> Iterator[Reference]:
+    """What conditions on calls compare with: always something of the same namespace."""
+    for path, text in call_conditions(document):
+        from foliot.resources.expressions import EACH, reads_of  # few documents have conditions
+
+        for read in reads_of(text):
+            kind = _COMPARED.get((read.root, *(step for step in read.steps if step != EACH)))
+            for said in (*read.wanted, *read.holding) if kind is not None else ():
+                if said and (kind == "Tool" or "/" not in said):
+                    yield from _reference(path, str(kind), "tool" if kind == "Tool" else "name", namespace, said)
 
 
 def foreign(document: Mapping[str, Any]) -> list[Reference]:

@@ -23,7 +23,7 @@ from foliot.errors import InvalidInput
 from foliot.resources.checks import find_missing
 from foliot.resources.powers import declared_by_operator
 from foliot.resources.problems import Problem
-from foliot.resources.references import FIELDS, Reference, is_name, references
+from foliot.resources.references import CONDITIONAL, FIELDS, Reference, is_name, references
 from foliot.store.base import Document, Filter, Key, ResourceStore
 
 if TYPE_CHECKING:
@@ -118,10 +118,10 @@ async def find_stored(store: ResourceStore, keys: Iterable[Key]) -> dict[Key, Do
 
 
 def missing_in(document: Document, parts: Parts) -> Iterator[Problem]:
-    """Yields what a stored document names and is not there, and fields of its edges that no answer can have."""
+    """Yields what a stored document names and is not there, and fields in its conditions that there cannot be."""
     yield from find_missing(document, {}, parts.has, parts.find, parts.names, is_built_in)
-    if document["kind"] == "AgentSystem":
-        from foliot.engine.definition.edge_conditions import check_fields  # few have one, and it is slow to load
+    if document["kind"] in CONDITIONAL:
+        from foliot.engine.definition.conditions import check_fields  # few have one, and it is slow to load
 
         yield from check_fields(document, parts.find)
 
