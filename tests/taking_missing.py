@@ -11,13 +11,13 @@ import httpx2 as httpx
 from foliot.resources.kinds import KINDS
 
 _DECLARES: Final = re.compile(rf"/v1/(apply|({'|'.join(kind.plural for kind in KINDS.values())})(/[^/]+)?)")
-_WORK: Final = re.compile(r"/v1/tasks(/.*)?")  # what a task is for is looked at when it is begun
+_ACTS: Final = re.compile(r"/v1/tasks/[^/]+")  # what is posted there is no declaration
 
 
 async def take_missing(request: httpx.Request) -> None:
     path = request.url.path
     declares = _DECLARES.fullmatch(path) and request.method in ("POST", "PUT", "PATCH")
-    if declares and not _WORK.fullmatch(path):
+    if declares and not (request.method == "POST" and _ACTS.fullmatch(path)):
         request.url = request.url.copy_merge_params({"allowMissing": "true"})
 
 

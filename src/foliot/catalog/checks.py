@@ -15,6 +15,7 @@ from typing import Any, Final
 from foliot.catalog.declared import key_of
 from foliot.engine.definition.conditions import check_fields
 from foliot.engine.definition.missing import Brings, Parts, is_built_in, look_up
+from foliot.engine.definition.providers import check_provider
 from foliot.errors import FoliotError, InvalidInput
 from foliot.resources.checks import check_references
 from foliot.resources.definitions.agent_system import OTHERWISE
@@ -61,16 +62,9 @@ def _check_runner(document: Document) -> Iterator[Problem]:
 
 
 def _check_endpoint(document: Document) -> Iterator[Problem]:
-    from foliot.models.registry import default_registry
-
     spec = document["spec"]
-    try:
-        default_registry().find(spec["provider"])
-    except FoliotError as error:
-        # A warning, because the plug-in may be installed where the endpoint is used and not here.
-        yield Problem(("spec", "provider"), error.message, error.hint, severity="warning")
-    else:
-        yield from _check_options(spec)
+    unknown = list(check_provider(document))
+    yield from unknown or _check_options(spec)
     own = (document["metadata"].get("namespace", "default"), document["metadata"]["name"])
     for index, ref in enumerate(spec.get("fallbacks", ())):
         if target_of("ModelEndpoint", ref, own[0])[1:] == own:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, cast
 from foliot.errors import Denied, InvalidInput
 from foliot.resources.problems import Path, render_path
 
-Form: TypeAlias = Literal["name", "ref", "secret", "tool", "pattern"]
+Form: TypeAlias = Literal["name", "ref", "secret", "tool", "pattern", "placed"]
 
 NAME_MAX: Final = 253
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -61,8 +61,8 @@ class ReferenceCheck(Protocol):
 
 
 # (field, kind it names, how). `name` is in the same namespace; `ref` is [namespace/]name; `secret` may add :key,
-# `tool` @version; `pattern` may have * for anything, and names nothing then. A dot goes into a part, and through lists
-# and the values of `*`.
+# `tool` @version; `pattern` may have * for anything, and names nothing then; `placed` may say its own namespace. A dot
+# goes into a part, and through lists and the values of `*`.
 _SECRET: Final = ("auth.secretRef", "Secret", "secret")
 _FENCED: Final = ("sandbox.secrets.secretRef", "Secret", "secret")
 FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
@@ -101,13 +101,14 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
         _SECRET,
     ),
     "AgentPolicy": (
-        ("target_systems", "AgentSystem", "name"),
+        ("target_systems", "AgentSystem", "placed"),
+        ("target_tasks", "Task", "placed"),
         ("blocked_tools", "Tool", "pattern"),
         ("allowed_tools", "Tool", "pattern"),
     ),
     "Budget": (("scope.agent", "Agent", "name"),),
     "ToolPermission": (("tool_ref", "Tool", "tool"), ("target_agents", "Agent", "name")),
-    "ToolApproval": (("task_ref", "Task", "ref"), ("tool", "Tool", "name")),
+    "ToolApproval": (("task_ref", "Task", "ref"), ("tool", "Tool", "name"), ("agent", "Agent", "name")),
     "Task": (("system", "AgentSystem", "name"), ("agent", "Agent", "name")),
     "TaskSchedule": (
         ("task_ref", "Task", "ref"),
@@ -139,8 +140,16 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
 WORDS: Final[Mapping[str, Collection[str]]] = {
     "AgentSystem": ("graph.*.next", "graph.*.edges.to"),
     "TaskHook": ("source",),
-    "AgentPolicy": ("target_tasks", "allowed_models"),
-    "ToolApproval": ("agent", "run"),
+    "AgentPolicy": ("allowed_models",),
+    "ToolApproval": ("run",),
+}
+
+# Fields that name something in words of their own: a permission, an expression, a kind beside a name.
+SPOKEN: Final[Mapping[str, Collection[str]]] = {
+    "AgentRole": ("permissions",),
+    "ToolPermission": ("required_permissions", "conditions.when"),
+    "ToolApproval": ("when",),
+    "ReferenceGrant": ("to.name",),
 }
 
 # The kinds that can be named from another namespace, and the kinds that can name them: what grants speak of.
@@ -184,6 +193,27 @@ def references(document: Mapping[str, Any]) -> Iterator[Reference]:
         for path, said in _values(document.get("spec", {}), field.split("."), ("spec",)):
             yield from _reference(path, kind, form, namespace, said)
     yield from _in_conditions(document, namespace)
+    yield from _in_permissions(document, namespace)
+    if document["kind"] == GRANT:
+        for index, each in enumerate(_entries(document.get("spec"), "to")):
+            if each.get("name") and each.get("kind"):
+                yield Reference(("spec", "to", index, "name"), each["kind"], namespace, each["name"], each["name"])
+
+
+def permissions_in(document: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """The permissions that a role holds, or that a rule demands, each with its place."""
+    field = {"AgentRole": "permissions", "ToolPermission": "required_permissions"}.get(document["kind"], "")
+    if field:
+        yield from _values(document.get("spec", {}).get(field), (), ("spec", field))
+
+
+def _in_permissions(document: Mapping[str, Any], namespace: str) -> Iterator[Reference]:
+    """The tools in permissions: `tool:NAME:invoke`. Blanks and case do not matter to them."""
+    for path, text in permissions_in(document):
+        what, _, rest = text.strip().partition(":")
+        name, colon, _ = rest.rpartition(":")
+        if what.strip().lower() == "tool" and colon and name.strip():
+            yield from _reference(path, "Tool", "tool", namespace, name.strip())
 
 
 # The kinds with conditions that are held against what they are about.
@@ -320,6 +350,8 @@ def _reference(path: Path, kind: str, form: Form, namespace: str, said: str) -> 
         return
     if said == "*" or (form == "pattern" and "*" in said):  # each of them, and none by its name
         return
+    if form == "placed" and said.lower().startswith(f"{namespace.lower()}/"):
+        said = said[len(namespace) + 1 :]
     bare = said.partition(":")[0] if form == "secret" else said.partition("@")[0] if form == "tool" else said
     where, slash, name = bare.partition("/") if form in _CROSSING else (bare, "", "")
     yield Reference(path, kind, where if slash else namespace, name if slash else bare, said)

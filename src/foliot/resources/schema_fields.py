@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from foliot.common.suggestions import suggestion
 from foliot.resources.expressions import EACH, Read
+from foliot.resources.problems import Path
 
 Shape: TypeAlias = dict[str, Any]
 _DEEPEST: Final = 8
@@ -59,6 +60,40 @@ def _wrong_value(here: list[Shape] | None, wanted: str, said: str, owner: str) -
     if wanted in values:
         return None
     return f"{said}: {owner} is never {wanted!r} there", suggestion(wanted, values, f"it is one of {', '.join(values)}")
+
+
+# Keywords beside which, or below which, `required` may speak of properties that are listed elsewhere.
+_ELSEWHERE: Final = (
+    "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas",
+    "patternProperties",
+)  # fmt: skip
+
+
+def demanded_and_not_there(schema: Any) -> Iterator[tuple[Path, str, list[str]]]:
+    """Yields the names that a schema demands and does not list, each with its place and what is listed there.
+
+    Only where nothing else could list them: it has properties, and neither others nor parts that are put together.
+    """
+    todo: list[tuple[Path, Any]] = [((), schema)]
+    while todo:
+        place, here = todo.pop(0)
+        if not isinstance(here, dict):
+            continue
+        shape = cast("Shape", here)
+        listed: Any = shape.get("properties")
+        properties = cast("Shape", listed) if isinstance(listed, dict) else {}
+        required: Any = shape.get("required")
+        if (
+            properties
+            and isinstance(required, list)
+            and not _is_open(shape)
+            and not any(k in shape for k in _ELSEWHERE)
+        ):
+            for index, name in enumerate(cast("list[Any]", required)):
+                if isinstance(name, str) and name not in properties:
+                    yield (*place, "required", index), name, list(properties)
+        todo += [((*place, "properties", name), each) for name, each in properties.items()]
+        todo += [((*place, word), shape[word]) for word in ("items", "additionalProperties") if word in shape]
 
 
 def shapes_at(schema: Any, steps: Sequence[str]) -> list[Shape] | None:

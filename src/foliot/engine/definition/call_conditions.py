@@ -60,8 +60,7 @@ def _caller_schema() -> dict[str, Any]:
     from foliot.tools.base import Caller
     from foliot.tools.governance.cel import caller_record
 
-    fields = {
-        name: {"type": "array", "items": {}} if isinstance(value, list) else {}
-        for name, value in caller_record(Caller()).items()
-    }
+    array: dict[str, Any] = {"type": "array", "items": {}}
+    record = caller_record(Caller())
+    fields: dict[str, Any] = {name: array if isinstance(value, list) else {} for name, value in record.items()}
     return {"type": "object", "properties": fields, "additionalProperties": False}

@@ -19,6 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from foliot.common.pages import read_all
+from foliot.engine.definition.providers import check_provider
 from foliot.errors import InvalidInput
 from foliot.resources.checks import find_missing
 from foliot.resources.powers import declared_by_operator
@@ -120,6 +121,8 @@ async def find_stored(store: ResourceStore, keys: Iterable[Key]) -> dict[Key, Do
 def missing_in(document: Document, parts: Parts) -> Iterator[Problem]:
     """Yields what a stored document names and is not there, and fields in its conditions that there cannot be."""
     yield from find_missing(document, {}, parts.has, parts.find, parts.names, is_built_in)
+    if document["kind"] == "ModelEndpoint":
+        yield from check_provider(document)
     if document["kind"] in CONDITIONAL:
         from foliot.engine.definition.conditions import check_fields  # few have one, and it is slow to load
 
