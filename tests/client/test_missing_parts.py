@@ -482,7 +482,6 @@ async def test_python_is_told_of_a_tool_that_its_agents_do_not_have(site: Site) 
     assert told.value.hint == "did you mean refund?"
 
     helper = Agent("aide", model=model, tools=["refnd"])
-    await site.runtime.run(Agent("boss", model=model, tools=[helper]), "go", run_id="boss")
-    created = (await site.runtime.runs.events("boss"))[0][1]
-    assert isinstance(created, RunCreated)
-    assert ["Agent/aide" in text and "did you mean refund?" in text for text in created.missing] == [True]
+    with pytest.raises(ManifestError, match="did you mean refund") as refused:
+        await site.runtime.run(Agent("boss", model=model, tools=[helper]), "go", run_id="boss")
+    assert [each.field for each in refused.value.findings] == ["spec.tools[0]"]

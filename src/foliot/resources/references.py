@@ -71,11 +71,11 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
         ("fallbacks", "ModelEndpoint", "ref"),
         ("delegation.models", "ModelEndpoint", "ref"),
         ("delegation.presets.model", "ModelEndpoint", "ref"),
-        ("delegation.presets.tools", "Tool", "name"),
+        ("delegation.presets.tools", "Tool", "tool"),
         ("compaction.model", "ModelEndpoint", "ref"),
         ("tools", "Tool", "tool"),
-        ("allowed_tools", "Tool", "name"),
-        ("execution.tool_sequence", "Tool", "name"),
+        ("allowed_tools", "Tool", "tool"),
+        ("execution.tool_sequence", "Tool", "tool"),
         ("roles", "AgentRole", "ref"),
         ("memory.ref", "Memory", "name"),
         ("skills", "Skill", "name"),
@@ -345,7 +345,9 @@ def _reference(path: Path, kind: str, form: Form, namespace: str, said: str) -> 
             return
         kind, said = ("Secret", name) if what == "secret" and colon else ("Tool", name if colon else said)
         form = "secret" if kind == "Secret" else "name"
-    if form == "tool" and said.startswith("agent:"):  # an agent that this one may call
+    if (
+        form in ("tool", "pattern") and said.startswith("agent:") and not (form == "pattern" and "*" in said)
+    ):  # an agent that this one may call
         yield Reference(path, "Agent", namespace, said.removeprefix("agent:"), said)
         return
     if said == "*" or (form == "pattern" and "*" in said):  # each of them, and none by its name

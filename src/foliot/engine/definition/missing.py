@@ -171,15 +171,18 @@ class MissingParts:
         self._store = store
         self._brings = brings
         self._revision: int | None = None
-        self._known: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._known: dict[tuple[str, str, str], tuple[str, ...]] = {}
 
-    async def around(self, document: Document) -> tuple[str, ...]:
-        """Sentences on what is missing in the scope of an agent: of itself, of whom it may call, of the rules there."""
+    async def around(self, document: Document, mark: str = "") -> tuple[str, ...]:
+        """Sentences on what is missing in the scope of an agent: of itself, of whom it may call, of the rules there.
+
+        `mark` tells agents of one name apart, which Python gives one after the other.
+        """
         if self._store is None:
             return ()
         await self._follow(self._store)
         key = _key(document)
-        place = (key.namespace, key.name)
+        place = (key.namespace, key.name, mark)
         if place not in self._known:
             scope = await self._scope(self._store, document)
             found = await find_missing_parts(self._store, scope, self._brings)
