@@ -43,14 +43,14 @@ def shout() -> str:
 
 @pytest.fixture
 async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
-    async with Runtime(tmp_path / "foliot.db") as opened:
+    async with Runtime(tmp_path / "foliot.db", allow_missing=True) as opened:
         yield opened
 
 
 @pytest.fixture(params=["memory:", "foliot.db"])
 async def either(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Runtime]:
     store = request.param if request.param == "memory:" else tmp_path / request.param
-    async with Runtime(store) as opened:
+    async with Runtime(store, allow_missing=True) as opened:
         yield opened
 
 
@@ -142,9 +142,9 @@ async def test_an_empty_declaration_is_one(runtime: Runtime) -> None:
 
     kept = {"kind": "Agent", "metadata": {"name": "kept"}, "spec": {"model_ref": "m", "delegation": {}}}
     for document in (kept, {**kept, "spec": {**kept["spec"], "prompt": "Help."}}):
-        await runtime.resources.apply([document])
+        await runtime.resources.apply([document], allow_missing=True)
         assert (await runtime.resources.get("Agent", "kept"))["spec"]["delegation"] == {}
-    await runtime.resources.apply([{**kept, "spec": {"model_ref": "m"}}])
+    await runtime.resources.apply([{**kept, "spec": {"model_ref": "m"}}], allow_missing=True)
     assert "delegation" not in (await runtime.resources.get("Agent", "kept"))["spec"]
 
 
@@ -494,7 +494,7 @@ MANIFESTS = [
     ],
 )
 async def test_a_policy_question_is_answered_as_a_call_is(runtime: Runtime, task: dict[str, Any], outcome: str) -> None:
-    await runtime.resources.apply(MANIFESTS)
+    await runtime.resources.apply(MANIFESTS, allow_missing=True)
     told = await runtime.policies.explain(PolicyQuestion("boss", "delegate", arguments={"tasks": [task]}))
     assert told.judgement.outcome == outcome, told
 

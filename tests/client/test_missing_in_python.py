@@ -20,7 +20,7 @@ def refund(amount: float) -> str:
 
 
 PRESET = {"name": "x", "description": "d"}
-SCHEMA = {"type": "object", "properties": {"category": {}}, "required": ["categry"]}
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"category": {}}, "required": ["categry"]}
 # By the field of the kind: what an agent says in Python, where the error is, and what it offers.
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "roles": ({"roles": ["nobody"]}, "spec.roles[0]", 'missing role "nobody"'),
@@ -46,8 +46,8 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "output": ({"output": SCHEMA}, "spec.output_schema.required[0]", "did you mean category?"),
 }
 # What has an error of its own, which comes first, or is looked at where it is used.
-OTHERS = {"model_ref", "tools", "skills", "sandbox.secrets.secretRef", "runner.sandbox.secrets.secretRef"}
-OTHERS |= {"hooks.http.secretRef", "compaction.model"}
+SECRETS = {"sandbox.secrets.secretRef", "runner.sandbox.secrets.secretRef", "hooks.http.secretRef"}
+OTHERS = {"model_ref", "tools", "skills", "compaction.model", *SECRETS}
 
 
 def test_every_field_of_an_agent_that_names_something_is_tried_here() -> None:

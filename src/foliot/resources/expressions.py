@@ -1,4 +1,4 @@
-"""What an expression in CEL reads, and what it compares that with: found out without evaluating it.
+"""The variables and fields that an expression in CEL reads, and what they are compared with. Nothing is evaluated.
 
     reads_of('value.category == "bug" && has(value.score)')
         Read("value", ("category",), ("bug",)), Read("value", ("score",))

@@ -243,7 +243,7 @@ def call_conditions(document: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _in_conditions(document: Mapping[str, Any], namespace: str) -> Iterator[Reference]:
-    """What conditions on calls compare with: always something of the same namespace."""
+    """The names that conditions on calls compare with: always something of the same namespace."""
     for path, text in call_conditions(document):
         from foliot.resources.expressions import EACH, reads_of  # few documents have conditions
 

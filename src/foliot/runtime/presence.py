@@ -17,7 +17,7 @@ ALLOWED = "declare it, or take it as it is with Runtime(allow_missing=True): its
 
 
 class _Nothing:
-    """What a runtime in memory has declared."""
+    """The store of a runtime in memory: it has nothing."""
 
     async def owned(self, keys: Iterable[Key]) -> Mapping[Key, Owned]:
         return {}

@@ -161,7 +161,7 @@ def _value(name: str, call: Invocation) -> Any:
 
 
 def caller_record(caller: Caller) -> dict[str, Any]:
-    """What an expression can ask of who calls."""
+    """The fields of `caller` in an expression."""
     return {
         "user": caller.user,
         "agent": caller.agent,
