@@ -349,7 +349,7 @@ class Journal(Protocol):
         ...
 
     async def asking_below(self, run_id: str, root: str) -> list[tuple[RunInfo, list[Entry]]]:
-        """As `asking`, of a run and of those that belong to it, which have `root` as `NewRun.root` names it."""
+        """Do as `asking`, of a run and of those that belong to it, which have `root` as `NewRun.root` names it."""
         ...
 
     async def signal(
