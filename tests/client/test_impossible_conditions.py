@@ -137,6 +137,13 @@ async def test_tools_that_nobody_declared_have_schemas_too(both: Both, tool: str
     assert said in str(told.value)
 
 
+@pytest.mark.parametrize("tool", ["Refund", " refund", "REFUND"])
+async def test_a_rule_knows_its_tool_however_it_is_spelt(both: Both, tool: str) -> None:
+    await both.client.resources.apply(parse_manifests(SHOP), allow_missing=True)
+    with pytest.raises(ManifestError, match="did you mean amount"):
+        await both.client.resources.apply([permission("args.ammount > 1", tool)])
+
+
 async def test_an_approval_in_advance_is_held_to_it_too(both: Both) -> None:
     await both.client.resources.apply(parse_manifests(SHOP), allow_missing=True)
     with pytest.raises(InvalidInput, match="has no field 'ammount'"):

@@ -15,16 +15,14 @@ from foliot.resources.names import tool_token
 from foliot.resources.problems import Problem
 from foliot.resources.references import call_conditions
 from foliot.resources.schema_fields import impossible
-from foliot.store.base import Document
+from foliot.store.base import Document, Key
 
 _AGENT = "agent:"
 
 
 def check_call_fields(document: Document, look: Callable[[str, str, str], Document | None]) -> Iterator[Problem]:
     """Yields the arguments, and the fields of `caller`, in conditions of a rule that no call can have."""
-    spec: Mapping[str, Any] = document.get("spec", {})
-    named = spec.get("tool_ref" if document["kind"] == "ToolPermission" else "tool") or document["metadata"]["name"]
-    tool = str(named).partition("@")[0]
+    tool = _tool_of(document)
     for path, text in call_conditions(document):
         for read in reads_of(text):
             if not (read.steps or read.holding):
@@ -40,9 +38,27 @@ def check_call_fields(document: Document, look: Callable[[str, str, str], Docume
                 yield Problem(path, message, hint, missing=True)
 
 
+def tools_meant(document: Document) -> Iterator[Key]:
+    """Yields the Tools that a rule with conditions may be about: rules know a tool however it is spelt."""
+    if any(True for _ in call_conditions(document)):
+        space: str = document["metadata"].get("namespace", "default")
+        yield from (Key("Tool", space, name) for name in _spellings(_tool_of(document)))
+
+
+def _tool_of(document: Document) -> str:
+    spec: Mapping[str, Any] = document.get("spec", {})
+    named = spec.get("tool_ref" if document["kind"] == "ToolPermission" else "tool") or document["metadata"]["name"]
+    return str(named).partition("@")[0]
+
+
+def _spellings(tool: str) -> tuple[str, ...]:
+    token = tool_token(tool)
+    return tuple(dict.fromkeys((tool, token, token.replace("_", "-"))))
+
+
 def schema_of(tool: str, namespace: str, look: Callable[[str, str, str], Document | None]) -> Any:
     """The JSON Schema of the arguments of a tool; None when it is not known."""
-    if (declared := look("Tool", namespace, tool)) is not None:
+    if declared := next((found for name in _spellings(tool) if (found := look("Tool", namespace, name))), None):
         return declared.get("spec", {}).get("input_schema") or None
     if tool.startswith(_AGENT):
         from foliot.tools.backends.agent import INPUT_SCHEMA

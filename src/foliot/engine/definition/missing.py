@@ -19,6 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from foliot.common.pages import read_all
+from foliot.engine.definition.call_conditions import tools_meant
 from foliot.engine.definition.providers import check_provider
 from foliot.errors import InvalidInput
 from foliot.resources.checks import find_missing
@@ -81,7 +82,8 @@ async def look_up(
     }
     # A tool named server--tool may come from the MCP server, which is therefore looked for as well.
     servers = {Key("McpServer", key.namespace, key.name.partition("--")[0]) for key in wanted if "--" in key.name}
-    stored = await find_stored(store, (wanted.keys() | servers) - given)
+    meant = {key for document in documents for key in tools_meant(document)}
+    stored = await find_stored(store, (wanted.keys() | servers | meant) - given)
     brought: set[Key] = set()
     lacking: set[tuple[str, str]] = set()
     for key, (document, reference) in wanted.items():
