@@ -11,14 +11,14 @@ import httpx2 as httpx
 from foliot.resources.kinds import KINDS
 
 _DECLARES: Final = re.compile(rf"/v1/(apply|({'|'.join(kind.plural for kind in KINDS.values())})(/[^/]+)?)")
-# What a task is for is looked at when it is begun; grants are no resource of this path.
-_OTHERS: Final = re.compile(r"/v1/(tasks(/.*)?|tool-approvals/grants)")
+# Acts on a task are no declaration, and grants are no resource of this path.
+_OTHERS: Final = re.compile(r"/v1/(tasks/.+|tool-approvals/grants)")
 
 
 async def take_missing(request: httpx.Request) -> None:
     path = request.url.path
     declares = _DECLARES.fullmatch(path) and request.method in ("POST", "PUT", "PATCH")
-    if declares and not _OTHERS.fullmatch(path):
+    if declares and not (request.method == "POST" and _OTHERS.fullmatch(path)):
         request.url = request.url.copy_merge_params({"allowMissing": "true"})
 
 

@@ -43,14 +43,14 @@ def shout() -> str:
 
 @pytest.fixture
 async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
-    async with Runtime(tmp_path / "foliot.db") as opened:
+    async with Runtime(tmp_path / "foliot.db", allow_missing=True) as opened:
         yield opened
 
 
 @pytest.fixture(params=["memory:", "foliot.db"])
 async def either(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Runtime]:
     store = request.param if request.param == "memory:" else tmp_path / request.param
-    async with Runtime(store) as opened:
+    async with Runtime(store, allow_missing=True) as opened:
         yield opened
 
 

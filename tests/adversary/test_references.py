@@ -32,7 +32,7 @@ from foliot.models.scripted.model import ScriptedModel
 from foliot.resources.base import Model
 from foliot.resources.kinds import KINDS
 from foliot.resources.names import snake
-from foliot.resources.references import FIELDS, ORIGINS, TARGETS, WORDS, Form, foreign
+from foliot.resources.references import FIELDS, ORIGINS, SPOKEN, TARGETS, WORDS, Form, foreign
 from foliot.resources.validate import validate_document
 from foliot.runtime.local.resources import LocalResources
 from foliot.runtime.runtime import Runtime
@@ -280,10 +280,22 @@ NO_REFERENCES = {
     "ReferenceGrant.from.namespace",
     "ReferenceGrant.from.kind",
     "ReferenceGrant.to.kind",
-    "ReferenceGrant.to.name",  # of the grant's own namespace, by definition
 }
 NAMING = ("ref", "refs", "agent", "agents", "tool", "tools", "system", "systems", "task", "tasks", "secret", "model")
-NAMING += ("models", "server", "memory", "role", "roles", "fallbacks", "endpoint_ref", "requires", "after", "run", "to")
+NAMING += (
+    "permissions",
+    "models",
+    "server",
+    "memory",
+    "role",
+    "roles",
+    "fallbacks",
+    "endpoint_ref",
+    "requires",
+    "after",
+    "run",
+    "to",
+)
 TYPED = ("check_ref", "check_secret_ref", "check_tool_request", "check_tool_name", "check_name")
 
 
@@ -309,7 +321,7 @@ def _inner(annotation: Any) -> type[Model] | None:
 def test_every_field_that_names_something_is_in_the_table(kind: str) -> None:
     spec = KINDS[kind].model().model_fields["spec"].annotation
     assert spec is not None
-    known = {path for path, _, _ in FIELDS.get(kind, ())} | set(WORDS.get(kind, ()))
+    known = {path for path, _, _ in FIELDS.get(kind, ())} | {*WORDS.get(kind, ()), *SPOKEN.get(kind, ())}
     walked = list(_fields(spec, ""))
     assert known <= {path for path, _, _ in walked}, "the table names fields that there are not"
     for path, name, info in walked:

@@ -24,9 +24,9 @@ def test_providers_that_exist_by_name_or_alias_pass(provider: str) -> None:
     assert findings(provider=provider, default_model="m", base_url="https://models.example.com/v1") == []
 
 
-def test_an_unknown_provider_is_a_warning_with_what_was_probably_meant() -> None:
+def test_an_unknown_provider_is_an_error_with_what_was_probably_meant() -> None:
     ((severity, field, text),) = findings(provider="opnai", default_model="m")
-    assert (severity, field) == ("warning", "spec.provider")
+    assert (severity, field) == ("error", "spec.provider")
     assert "openai" in text
 
 

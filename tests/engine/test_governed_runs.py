@@ -44,7 +44,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqlResourceStore]:
 
 @pytest.fixture
 async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
-    async with Runtime(tmp_path / "foliot.db") as runtime:
+    async with Runtime(tmp_path / "foliot.db", allow_missing=True) as runtime:
         yield runtime
 
 
@@ -105,7 +105,7 @@ async def test_roles_are_looked_up_in_the_store_and_a_missing_one_refuses(
 
 
 async def test_a_runtime_in_memory_is_open_for_agents_without_roles_and_closed_for_others() -> None:
-    async with Runtime("memory:") as runtime:
+    async with Runtime("memory:", allow_missing=True) as runtime:
         assert (await runtime.run(desk(), "please")).output == "refunded 20"
         assert "do not exist" in (await runtime.run(desk(roles=["clerk"]), "please")).output
 

@@ -196,7 +196,7 @@ async def _serve(home: Path, told: dict[str, Any], began: threading.Event, stop:
 def furnish(site: Site) -> None:
     """Resources of every kind, tasks that have ended, and calls that wait for consent."""
     with site.client() as http:
-        applied = http.post("/v1/apply", content=MANIFESTS)
+        applied = http.post("/v1/apply", content=MANIFESTS, params={"allowMissing": "true"})
         assert applied.status_code == 200, applied.text
         for name, target in (("greet", {"agent": "greeter"}), ("round", {"system": "desk"})):
             _task(http, name, target)

@@ -33,8 +33,8 @@ TABLE = {
     "secrets": Row("Secret", {"stringData": {"k": "v-of-a-secret"}}, status=False),
     "memories": Row("Memory", {"type": "kv"}),
     "skills": Row("Skill", {"description": "d"}),
-    "agent-policies": Row("AgentPolicy", {"max_tokens_per_run": 5000, "target_tasks": ["nothing"]}),
-    "agent-roles": Row("AgentRole", {"permissions": ["tool:x:invoke"]}, status=False),
+    "agent-policies": Row("AgentPolicy", {"max_tokens_per_run": 5000, "apply_mode": "global"}),
+    "agent-roles": Row("AgentRole", {"permissions": ["tool:lookup:invoke"]}, status=False),
     "tool-permissions": Row("ToolPermission", {"tool_ref": "lookup"}, status=False),
     "tool-approvals": Row(
         "ToolApproval", {"tool": "lookup", "standing": True}, put=False, status=False, phase="Pending"

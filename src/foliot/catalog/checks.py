@@ -13,13 +13,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 from foliot.catalog.declared import key_of
-from foliot.engine.definition.edge_conditions import check_fields
+from foliot.engine.definition.conditions import check_fields
 from foliot.engine.definition.missing import Brings, Lookups, Parts, StoreWithout, is_built_in, look_up, named
+from foliot.engine.definition.providers import check_provider
 from foliot.errors import FoliotError, InvalidInput
 from foliot.resources.checks import check_references
 from foliot.resources.definitions.agent_system import OTHERWISE
 from foliot.resources.problems import Path, Problem
-from foliot.resources.references import references, target_of
+from foliot.resources.references import CONDITIONAL, call_conditions, references, target_of
 from foliot.store.base import Document, Key
 
 
@@ -40,10 +41,11 @@ def check_documents(documents: Sequence[Document], parts: Parts | None) -> list[
             problems.extend((index, problem) for problem in _check_endpoint(document))
         elif document["kind"] == "Agent":
             problems.extend((index, problem) for problem in _check_runner(document))
-        elif document["kind"] == "ToolPermission":
+        elif document["kind"] in ("ToolPermission", "ToolApproval"):
             problems.extend((index, problem) for problem in _check_conditions(document))
         elif document["kind"] == "AgentSystem":
             problems.extend((index, problem) for problem in _check_edges(document))
+        if document["kind"] in CONDITIONAL:
             problems.extend((index, problem) for problem in check_fields(document, look))
     return problems
 
@@ -60,16 +62,9 @@ def _check_runner(document: Document) -> Iterator[Problem]:
 
 
 def _check_endpoint(document: Document) -> Iterator[Problem]:
-    from foliot.models.registry import default_registry
-
     spec = document["spec"]
-    try:
-        default_registry().find(spec["provider"])
-    except FoliotError as error:
-        # A warning, because the plug-in may be installed where the endpoint is used and not here.
-        yield Problem(("spec", "provider"), error.message, error.hint, severity="warning")
-    else:
-        yield from _check_options(spec)
+    unknown = list(check_provider(document))
+    yield from unknown or _check_options(spec)
     own = (document["metadata"].get("namespace", "default"), document["metadata"]["name"])
     for index, ref in enumerate(spec.get("fallbacks", ())):
         if target_of("ModelEndpoint", ref, own[0])[1:] == own:
@@ -108,16 +103,13 @@ def _check_options(spec: Document) -> Iterator[Problem]:
 
 def _check_conditions(document: Document) -> Iterator[Problem]:
     """An expression that cannot be compiled would refuse every call of its tool: better said now."""
-    conditions = document.get("spec", {}).get("conditions", ())
-    if not conditions:
-        return
-    from foliot.tools.governance.cel import Expression
+    for path, text in call_conditions(document):
+        from foliot.tools.governance.cel import Expression
 
-    for index, condition in enumerate(conditions):
         try:
-            Expression(condition["when"])
+            Expression(text)
         except FoliotError as error:
-            yield Problem(("spec", "conditions", index, "when"), error.message, error.hint)
+            yield Problem(path, error.message, error.hint)
 
 
 def _check_edges(document: Document) -> Iterator[Problem]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from foliot.common.plugins import ENABLED, installed
+from foliot.engine.definition.providers import check_provider
 from foliot.errors import UsageError
 from foliot.resources.digest import definition_digest
 from foliot.resources.problems import Finding, ManifestError
@@ -41,7 +43,7 @@ class ModelEndpoint:
             "spec": {"provider": provider, "default_model": default_model, **spec},
         }
         document, problems = validate_document(raw)
-        if document is None:
+        if document is None or (problems := [] if _may_be_brought() else list(check_provider(document))):
             raise ManifestError([Finding(problem, f"ModelEndpoint({provider!r})") for problem in problems])
         self.document: Document = document
         self.api_key = api_key
@@ -55,3 +57,8 @@ class ModelEndpoint:
 
     def __repr__(self) -> str:
         return f"ModelEndpoint({self.document['spec']['provider']!r}, {self.document['spec'].get('default_model')!r})"
+
+
+def _may_be_brought() -> bool:
+    """Whether a plug-in is installed that a Runtime may still enable: then its first run tells what is unknown."""
+    return any("models" in each.kinds and each.name not in ENABLED for each in installed())

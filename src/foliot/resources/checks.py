@@ -13,11 +13,12 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from foliot.common.suggestions import VERY_ALIKE, suggestion
+from foliot.common.suggestions import VERY_ALIKE, did_you_mean, nearest, suggestion
 from foliot.resources.graph import CYCLE, check_graph, find_cycle, is_cyclic
 from foliot.resources.names import tool_token
 from foliot.resources.problems import Problem
-from foliot.resources.references import DEFAULT_SECRET_KEY, Reference, references
+from foliot.resources.references import DEFAULT_SECRET_KEY, Reference, permissions_in, references
+from foliot.resources.schema_fields import demanded_and_not_there
 from foliot.resources.skill_files import builtin_skills
 
 Document: TypeAlias = dict[str, Any]
@@ -107,13 +108,15 @@ def find_missing(
     def look(kind: str, namespace: str, name: str) -> Document | None:
         return given.get((kind, namespace, name)) or (find(kind, namespace, name) if find is not None else None)
 
+    yield from _misspelt_permissions(document)
+    yield from _never_given(document)
     seen: set[Key] = set()
     for reference in references(document):
         key = (reference.kind, reference.namespace, reference.name)
         if key in seen:  # a tool is often named in several lists; one problem is enough
             continue
         seen.add(key)
-        if document["kind"] == "ToolApproval" and reference.kind == "Task":
+        if document["kind"] == "ToolApproval" and reference.kind in ("Task", "Agent") and not _stands(document):
             continue  # work that no resource declares has approvals too
         if there(*key) or _comes_by_itself(reference, there, look, built_in):
             continue
@@ -136,7 +139,42 @@ def find_missing(
 
 
 # Rules know a tool by its token, so that Web-Search and web_search are the same to them.
-_BY_TOKEN: Final = frozenset({"ToolPermission", "AgentPolicy", "ToolApproval"})
+_BY_TOKEN: Final = frozenset({"AgentRole", "ToolPermission", "AgentPolicy", "ToolApproval"})
+
+
+def _stands(document: Document) -> bool:
+    return bool(document.get("spec", {}).get("standing"))
+
+
+# How permissions begin that Foliot itself demands, and what it demands of tools; others are words of people's own.
+_PERMISSIONS: Final = ("tool", "capability")
+_INVOKE: Final = "invoke"
+
+
+def _misspelt_permissions(document: Document) -> Iterator[Problem]:
+    """Permissions that look like those that Foliot demands, and are not: no role that holds one may do anything."""
+    for path, text in permissions_in(document):
+        what, colon, rest = (part.strip() for part in text.strip().partition(":"))
+        name, last, action = rest.rpartition(":")
+        meant = nearest(what.lower(), _PERMISSIONS, alike=VERY_ALIKE)
+        if colon and what.lower() not in _PERMISSIONS and meant:
+            message = f'permission "{text[:80]}": no permission begins with {what[:40]!r}'
+            yield Problem(path, message, did_you_mean(f"{meant[0]}:{rest}"), missing=True)
+        asked = action.strip().lower()
+        if what.lower() == "tool" and last and asked != _INVOKE and nearest(asked, (_INVOKE,), alike=VERY_ALIKE):
+            message = f'permission "{text[:80]}": calls of tools ask for {_INVOKE!r}, not {action[:40]!r}'
+            yield Problem(path, message, did_you_mean(f"tool:{name}:{_INVOKE}"), missing=True)
+
+
+def _never_given(document: Document) -> Iterator[Problem]:
+    """Fields that a schema demands and does not have. What an MCP server says of its tools is not ours to judge."""
+    spec = document.get("spec", {})
+    field = {"Agent": "output_schema", "Tool": "input_schema"}.get(document["kind"], "")
+    if field and spec.get("type") != "mcp":
+        for place, name, names in demanded_and_not_there(spec.get(field)):
+            hint = suggestion(name, names, f"it has {', '.join(names)}")
+            message = f"the schema demands {name!r}, which is not among its properties"
+            yield Problem(("spec", field, *place), message, hint, missing=True)
 
 
 @lru_cache(maxsize=16)

@@ -25,6 +25,8 @@ _OPTION_WITH_VALUE: Final = re.compile(r"--[A-Za-z0-9][A-Za-z0-9_.-]*=")
 _CODE_FOLLOWS: Final = re.compile(r"-[a-z]*[ce]")
 # They run the text after `-c` or `-e`, so nothing that a model writes may be part of it.
 _INTERPRETERS: Final = re.compile(r"(ba|da|z|k|c|tc|fi)?sh|busybox|env|xargs|python[0-9.]*|perl|ruby|node|php|lua")
+# Where an `http` tool fills an argument in; with `+` its slashes stay.
+ARGUMENT_PLACE: Final = re.compile(r"\{\+?([A-Za-z_][A-Za-z0-9_.-]*)\}")
 
 
 def placeholders(text: str) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, cast
 from foliot.errors import Denied, InvalidInput
 from foliot.resources.problems import Path, render_path
 
-Form: TypeAlias = Literal["name", "ref", "secret", "tool", "pattern"]
+Form: TypeAlias = Literal["name", "ref", "secret", "tool", "pattern", "placed"]
 
 NAME_MAX: Final = 253
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -61,8 +61,8 @@ class ReferenceCheck(Protocol):
 
 
 # (field, kind it names, how). `name` is in the same namespace; `ref` is [namespace/]name; `secret` may add :key,
-# `tool` @version; `pattern` may have * for anything, and names nothing then. A dot goes into a part, and through lists
-# and the values of `*`.
+# `tool` @version; `pattern` may have * for anything, and names nothing then; `placed` may say its own namespace. A dot
+# goes into a part, and through lists and the values of `*`.
 _SECRET: Final = ("auth.secretRef", "Secret", "secret")
 _FENCED: Final = ("sandbox.secrets.secretRef", "Secret", "secret")
 FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
@@ -71,11 +71,11 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
         ("fallbacks", "ModelEndpoint", "ref"),
         ("delegation.models", "ModelEndpoint", "ref"),
         ("delegation.presets.model", "ModelEndpoint", "ref"),
-        ("delegation.presets.tools", "Tool", "name"),
+        ("delegation.presets.tools", "Tool", "tool"),
         ("compaction.model", "ModelEndpoint", "ref"),
         ("tools", "Tool", "tool"),
-        ("allowed_tools", "Tool", "name"),
-        ("execution.tool_sequence", "Tool", "name"),
+        ("allowed_tools", "Tool", "tool"),
+        ("execution.tool_sequence", "Tool", "tool"),
         ("roles", "AgentRole", "ref"),
         ("memory.ref", "Memory", "name"),
         ("skills", "Skill", "name"),
@@ -101,13 +101,14 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
         _SECRET,
     ),
     "AgentPolicy": (
-        ("target_systems", "AgentSystem", "name"),
+        ("target_systems", "AgentSystem", "placed"),
+        ("target_tasks", "Task", "placed"),
         ("blocked_tools", "Tool", "pattern"),
         ("allowed_tools", "Tool", "pattern"),
     ),
     "Budget": (("scope.agent", "Agent", "name"),),
     "ToolPermission": (("tool_ref", "Tool", "tool"), ("target_agents", "Agent", "name")),
-    "ToolApproval": (("task_ref", "Task", "ref"), ("tool", "Tool", "name")),
+    "ToolApproval": (("task_ref", "Task", "ref"), ("tool", "Tool", "name"), ("agent", "Agent", "name")),
     "Task": (("system", "AgentSystem", "name"), ("agent", "Agent", "name")),
     "TaskSchedule": (
         ("task_ref", "Task", "ref"),
@@ -139,8 +140,16 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
 WORDS: Final[Mapping[str, Collection[str]]] = {
     "AgentSystem": ("graph.*.next", "graph.*.edges.to"),
     "TaskHook": ("source",),
-    "AgentPolicy": ("target_tasks", "allowed_models"),
-    "ToolApproval": ("agent", "run"),
+    "AgentPolicy": ("allowed_models",),
+    "ToolApproval": ("run",),
+}
+
+# Fields that name something in words of their own: a permission, an expression, a kind beside a name.
+SPOKEN: Final[Mapping[str, Collection[str]]] = {
+    "AgentRole": ("permissions",),
+    "ToolPermission": ("required_permissions", "conditions.when"),
+    "ToolApproval": ("when",),
+    "ReferenceGrant": ("to.name",),
 }
 
 # The kinds that can be named from another namespace, and the kinds that can name them: what grants speak of.
@@ -183,6 +192,66 @@ def references(document: Mapping[str, Any]) -> Iterator[Reference]:
     for field, kind, form in FIELDS.get(document["kind"], ()):
         for path, said in _values(document.get("spec", {}), field.split("."), ("spec",)):
             yield from _reference(path, kind, form, namespace, said)
+    yield from _in_conditions(document, namespace)
+    yield from _in_permissions(document, namespace)
+    if document["kind"] == GRANT:
+        for index, each in enumerate(_entries(document.get("spec"), "to")):
+            if each.get("name") and each.get("kind"):
+                yield Reference(("spec", "to", index, "name"), each["kind"], namespace, each["name"], each["name"])
+
+
+def permissions_in(document: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """The permissions that a role holds, or that a rule demands, each with its place."""
+    field = {"AgentRole": "permissions", "ToolPermission": "required_permissions"}.get(document["kind"], "")
+    if field:
+        yield from _values(document.get("spec", {}).get(field), (), ("spec", field))
+
+
+def _in_permissions(document: Mapping[str, Any], namespace: str) -> Iterator[Reference]:
+    """The tools in permissions: `tool:NAME:invoke`. Blanks and case do not matter to them."""
+    for path, text in permissions_in(document):
+        what, _, rest = text.strip().partition(":")
+        name, colon, _ = rest.rpartition(":")
+        if what.strip().lower() == "tool" and colon and name.strip():
+            yield from _reference(path, "Tool", "tool", namespace, name.strip())
+
+
+# The kinds with conditions that are held against what they are about.
+CONDITIONAL: Final = ("AgentSystem", "ToolPermission", "ToolApproval")
+# What is compared in a condition on a call names something: (variable, its fields), and the kind that it is of.
+_COMPARED: Final[Mapping[tuple[str, ...], str]] = {
+    ("agent",): "Agent",
+    ("caller", "agent"): "Agent",
+    ("caller", "ancestors"): "Agent",
+    ("caller", "roles"): "AgentRole",
+    ("caller", "system"): "AgentSystem",
+    ("tool",): "Tool",
+}
+
+
+def call_conditions(document: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """The conditions on calls of a document, each with its place."""
+    spec: Mapping[str, Any] = document.get("spec", {})
+    match document["kind"]:
+        case "ToolPermission":
+            for index, each in enumerate(spec.get("conditions") or ()):
+                yield ("spec", "conditions", index, "when"), each["when"]
+        case "ToolApproval" if spec.get("standing") and spec.get("when"):
+            yield ("spec", "when"), spec["when"]
+        case _:
+            pass
+
+
+def _in_conditions(document: Mapping[str, Any], namespace: str) -> Iterator[Reference]:
+    """The names that conditions on calls compare with: always something of the same namespace."""
+    for path, text in call_conditions(document):
+        from foliot.resources.expressions import EACH, reads_of  # few documents have conditions
+
+        for read in reads_of(text):
+            kind = _COMPARED.get((read.root, *(step for step in read.steps if step != EACH)))
+            for said in (*read.wanted, *read.holding) if kind is not None else ():
+                if said and (kind == "Tool" or "/" not in said):
+                    yield from _reference(path, str(kind), "tool" if kind == "Tool" else "name", namespace, said)
 
 
 def foreign(document: Mapping[str, Any]) -> list[Reference]:
@@ -276,11 +345,15 @@ def _reference(path: Path, kind: str, form: Form, namespace: str, said: str) -> 
             return
         kind, said = ("Secret", name) if what == "secret" and colon else ("Tool", name if colon else said)
         form = "secret" if kind == "Secret" else "name"
-    if form == "tool" and said.startswith("agent:"):  # an agent that this one may call
+    if (
+        form in ("tool", "pattern") and said.startswith("agent:") and not (form == "pattern" and "*" in said)
+    ):  # an agent that this one may call
         yield Reference(path, "Agent", namespace, said.removeprefix("agent:"), said)
         return
     if said == "*" or (form == "pattern" and "*" in said):  # each of them, and none by its name
         return
+    if form == "placed" and said.lower().startswith(f"{namespace.lower()}/"):
+        said = said[len(namespace) + 1 :]
     bare = said.partition(":")[0] if form == "secret" else said.partition("@")[0] if form == "tool" else said
     where, slash, name = bare.partition("/") if form in _CROSSING else (bare, "", "")
     yield Reference(path, kind, where if slash else namespace, name if slash else bare, said)

@@ -63,6 +63,7 @@ from foliot.kernel.run.spec import RunSpec
 from foliot.resources.references import Reference, qualified
 from foliot.runtime.agent import Agent, check_active, named
 from foliot.runtime.output_types import OUTPUT_TYPE, OutputType, is_pinned
+from foliot.runtime.presence import check_missing, missing_of, told
 from foliot.store.base import Document, Filter, Key, ResourceStore
 from foliot.tools import search
 from foliot.tools.backends.agent import PREFIX, RUNNING_CODE, Agents, AgentTool, Delegation, Program
@@ -225,6 +226,8 @@ class Assembly:
         self._pipelines: dict[int, _Piped] = {}  # by the identity of the spec, which each of them holds
         self._missing = MissingParts(resources, self.brings, self._document_of, self._python_changes)
         self._parts_of: dict[str, PipelineParts] = {}
+        # Whether agents made in Python are run although something is missing that they name.
+        self.allow_missing = False
         # Grows whenever a Python object becomes known that was not known before.
         self.generation = 0
         self._delegate: Agents | None = None
@@ -310,7 +313,7 @@ class Assembly:
             and known.agent is agent
             and known.rules is rules
             and known.given == (given, given.changes)
-            and missing_in(known.spec) == await self._missing.around(agent.document)
+            and missing_in(known.spec) == await self._around(agent)
         ):
             return known.spec, known.pipeline
         spec, tools = await self._frozen(agent)
@@ -338,6 +341,25 @@ class Assembly:
         """Raises `InactiveAgent` when the agent of a run takes no new work now; one that is gone is nobody's matter."""
         with suppress(NotFound, UsageError):
             check_active(await self.agent(f"{spec.namespace}/{spec.agent}"))
+
+    async def _around(self, agent: Agent) -> tuple[str, ...]:
+        """Sentences on what is missing around a run. Raises `ManifestError` when the agent was made in Python and
+        names what is not there itself, or one that was given to it, unless this runtime takes that.
+        """
+        made_here = self.known(agent.namespace, agent.name) is agent
+        if self.resources is not None:
+            texts = await self._missing.around(agent.document)
+            if not texts or not made_here or self.allow_missing:
+                return texts
+        elif not made_here:
+            return ()
+        else:
+            texts = ()
+        given = [each.name for each in self.given.definitions()]
+        found = await missing_of(agent, self.resources, self.brings, given)
+        if not self.allow_missing:
+            check_missing(found)
+        return texts or told(found)
 
     async def freeze(self, agent: Agent) -> RunSpec:
         """Pins a run of this agent to its present definition. Raises `NotFound`, `InvalidInput`, `Denied`."""
@@ -390,7 +412,7 @@ class Assembly:
         frozen = with_quarantined(with_skills(frozen, skills), held)
         frozen = with_misnamed(frozen, await self._skills.misnamed(spec.get("skills", ()), agent.namespace))
         _set_skills(tools, frozen)
-        frozen = with_missing(frozen, await self._missing.around(agent.document))
+        frozen = with_missing(frozen, await self._around(agent))
         names = [tool.definition.name for tool in tools]
         callees = [name for name in names if name.startswith(PREFIX)]
         declared += [name for name in callees if self.known(agent.namespace, name.removeprefix(PREFIX)) is None]

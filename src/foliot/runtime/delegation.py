@@ -38,6 +38,7 @@ from foliot.kernel.run.spec import RunSpec, digest
 from foliot.kernel.run.state import Call, State
 from foliot.kernel.traces import under_call
 from foliot.resources.digest import definition_digest
+from foliot.resources.problems import ManifestError
 from foliot.runtime.assembly import Assembly
 from foliot.store.base import NextChange
 from foliot.store.journal.base import TERMINAL, RunHeld, Signal
@@ -477,7 +478,7 @@ class Delegator:
             agent = self._assembly.known(order.namespace, order.agent) or await self._assembly.agent(where)
             # For whom the run above acts; whose skills they are is a matter of the namespace of the agent.
             spec = await self._assembly.with_skills_of(await self._assembly.freeze(agent), order.caller.user)
-        except (NotFound, UsageError, InactiveAgent) as error:
+        except (NotFound, UsageError, ManifestError, InactiveAgent) as error:
             raise ToolUnsupported(f"agent {order.agent!r} cannot be run: {error.message}", hint=error.hint) from None
         spec, pins = await self._under_preset(order, _narrowed(spec, order))
         spec = with_hooks(spec, await self._spec_above(order))

@@ -101,7 +101,9 @@ class Inside:
         lease_seconds: float | None = None,
         store_wait: float = 0.0,
         hooks: Iterable[Hook] = (),
+        allow_missing: bool = False,
     ) -> None:
+        self._allow_missing = allow_missing
         self._hooks = distinct(hooks, "the runtime")
         self._url = os.fspath(store) if store is not None else None
         self._settings = settings
@@ -144,6 +146,7 @@ class Inside:
                 store_wait=self._store_wait,
                 hooks=self._hooks,
             )
+            self._parts.assembly.allow_missing = self._allow_missing
             if (settings := self._parts.settings) is not None:
                 await self._parts.plugins.use(settings.plugins)
         finally:

@@ -41,7 +41,8 @@ class Runtime(LocalGroups, Conveniences):
 
     `store` is a path or URL as in `FOLIOT_STORE`, by default the one that the settings name; `"memory:"` keeps nothing.
     `tools` are functions or tools that agents can use by name; `workspace` is the folder that their file tools may use.
-    `hooks` are asked about what every run does that is driven here.
+    `hooks` are asked about what every run does that is driven here. With `allow_missing` an agent made in Python runs
+    although it names what is not there, and its runs tell so.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Runtime(LocalGroups, Conveniences):
         lease_seconds: float | None = None,
         store_wait: float = 0.0,
         hooks: Iterable[Hook] = (),
+        allow_missing: bool = False,
     ) -> None:
         """`lease_seconds` is by default the setting `lease`; `store_wait` is how long to wait for a store that is away,
         unless the setting of this name says. `clock` is for tests; by default times are those of the store."""
@@ -68,6 +70,7 @@ class Runtime(LocalGroups, Conveniences):
                 lease_seconds=lease_seconds,
                 store_wait=store_wait,
                 hooks=hooks,
+                allow_missing=allow_missing,
             )
         )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 from foliot.catalog.checks import check_against_store
 from foliot.catalog.declared import exact, key_of, version_of
 from foliot.common.suggestions import did_you_mean
+from foliot.engine.definition.missing import with_missing_told
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.resources.base import Model, accepted_keys, emitted_key
 from foliot.resources.defaults import Sent, patched
@@ -181,7 +182,7 @@ class Declaring:
         document = _checked({**before, "status": given}).model_dump(by_alias=True)
         expect = "present" if conditions.match == "*" else exact(conditions.match)
         (written,) = await self._store.write([Put(document, expect=expect, only="status")], dry=conditions.dry)
-        return WriteResult(written.action, written.document)
+        return WriteResult(written.action, await self._told(written.document))
 
     async def delete(self, key: Key, conditions: Conditions, *, force: bool = False) -> Document:
         """Raises `NotFound`, `PreconditionFailed`; `InUse`, unless `force`."""
@@ -237,14 +238,20 @@ class Declaring:
                 operator=self._store.declarer.operator,
             )
         )
-        stored = {name: value for name, value in document.items() if name != "status"}
-        put = Put(stored, expect=expect, merge=merge, claim=claim, takes_over=self._takes_over, written=written_as)
+        declared = {name: value for name, value in document.items() if name != "status"}
+        put = Put(declared, expect=expect, merge=merge, claim=claim, takes_over=self._takes_over, written=written_as)
         (written,) = await self._store.write([put], dry=dry)
         if written.action != "unchanged" and not dry:
             await self._services.client.written(written.document)
+        stored = await self._told(written.document) if warnings else written.document
         if written.kept:
             warnings = (kept_declarer(written.document), *warnings)
-        return WriteResult(written.action, written.document, warnings)
+        return WriteResult(written.action, stored, warnings)
+
+    async def _told(self, document: Document) -> Document:
+        """The resource as whoever reads it now is shown it: with what is missing in its status."""
+        (told,) = await with_missing_told(self._store, [document], self._services.client.brings)
+        return told
 
 
 def merge(before: Any, changes: Any) -> Any:

@@ -28,6 +28,8 @@ from foliot.engine.approval.documents import (
     uses_left,
 )
 from foliot.engine.base import Clock
+from foliot.engine.definition.conditions import check_fields
+from foliot.engine.definition.missing import look_up
 from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, NotFound
 from foliot.kernel.identity import Person
 from foliot.store.base import Document, Filter, Put, Requirement, ResourceStore, WriteBody
@@ -195,6 +197,7 @@ async def give_standing(
     document["spec"]["ttl"] = canonical(f"{max(1, round(seconds))}s")
     document["status"]["granted_digest"] = scope_digest(document["spec"])
     await _check_giver(store, namespace, tool, by)
+    await _check_condition(store, document)
     written = await store.write(creation(document), in_transaction=in_transaction)
     return written[-1].document
 
@@ -212,6 +215,15 @@ async def _check_giver(store: ResourceStore, namespace: str, tool: str, by: str)
                 f"{by} may not approve calls of {tool}: ToolPermission/{name} names its approvers",
                 hint=f"these may: {', '.join(named)}",
             )
+
+
+async def _check_condition(store: ResourceStore, document: Document) -> None:
+    """Raises `InvalidInput` when the condition of a grant asks for what no call of its tool can have."""
+    if not document["spec"].get("when"):
+        return
+    parts = await look_up(store, [document])
+    for problem in check_fields(document, parts.find):
+        raise InvalidInput(problem.message, hint=problem.hint, field="when")
 
 
 async def revoke_standing(

@@ -6,14 +6,14 @@ value    its structured output, or null          input   what the task was given
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, cast
 
-from foliot.common.suggestions import suggestion
 from foliot.kernel.graph.plan import OTHERWISE
+from foliot.resources.expressions import Read, reads_of
 from foliot.resources.problems import Problem
+from foliot.resources.schema_fields import impossible
 from foliot.store.base import Document
 from foliot.tools.governance.cel import Compiled, Kind
 
@@ -53,21 +53,12 @@ def edge_condition(text: str) -> EdgeCondition:
 
 # --- fields ----------------------------------------------------------------------------------------------------------
 
-# Fields and values in conditions that no answer of the agent can have, by the schema that its answers keep to. A field
-# that the schema does not name counts as one that cannot be, unless it says `additionalProperties`: whoever asks for it
-# has misspelt another one.
-
-_TEXT: Final = re.compile(r"""\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'""")
-_STEP: Final = r"""(?:\.[A-Za-z_]\w*(?!\w*\s*\()|\[\s*(?:"[^"\\]*"|'[^'\\]*')\s*\])"""
-_READ: Final = re.compile(rf"(?<![\w.])(value|route)((?:{_STEP})+)")
-_NAME: Final = re.compile(r"""\.(\w+)|\[\s*["']([^"']*)["']""")
-_EQUALS: Final = re.compile(r"""\s*==\s*(?:"([^"\\]*)"|'([^'\\]*)')""")
+# Fields and values in conditions that no answer of the agent can have, by the schema that its answers keep to; see
+# resources/schema_fields.py.
 
 
-def check_fields(document: Document, look: Callable[[str, str, str], Document | None]) -> Iterator[Problem]:
+def check_edge_fields(document: Document, look: Callable[[str, str, str], Document | None]) -> Iterator[Problem]:
     """Yields the fields and values in conditions of an AgentSystem that the agents before them cannot give."""
-    if document["kind"] != "AgentSystem":
-        return
     space: str = document["metadata"].get("namespace", "default")
     graph: Mapping[str, Any] = document.get("spec", {}).get("graph", {})
     for name, node in graph.items():
@@ -79,87 +70,21 @@ def check_fields(document: Document, look: Callable[[str, str, str], Document | 
 
 
 def _impossible(when: Any, agent: str, schema: Any) -> Iterator[tuple[str, str | None]]:
+    owner = f"the output of agent {agent!r}"
     if isinstance(when, dict):
         for name, value in cast("dict[str, str]", when).items() if schema else ():
-            yield from _unlike(schema, (name,), f"route label {name}", agent, value)
+            read = Read("route", (name,), (value,))
+            yield from (
+                (message.replace(read.said, f"route label {name}", 1), hint)
+                for message, hint in impossible(read, schema, owner)
+            )
         return
     if not isinstance(when, str) or when == OTHERWISE:
         return
-    quoted = [range(*found.span()) for found in _TEXT.finditer(when)]
-    for found in _READ.finditer(when):
-        if any(found.start() in each for each in quoted):
+    for read in reads_of(when):
+        if read.root not in ("value", "route") or not (read.steps or read.holding):
             continue
-        root, steps = found[1], tuple(one or other for one, other in _NAME.findall(found[2]))
-        if not schema:
-            if root == "value":
-                yield f"agent {agent!r} has no output_schema, so {found[0]} is never there", "give the agent one"
-            continue
-        equal = _EQUALS.match(when, found.end())
-        wanted = None if equal is None else equal[1] if equal[1] is not None else equal[2]
-        yield from _unlike(schema, steps, found[0], agent, wanted)
-
-
-def _unlike(
-    schema: Any, steps: Sequence[str], said: str, agent: str, wanted: str | None
-) -> Iterator[tuple[str, str | None]]:
-    """Yields what is wrong with one field, held against a schema; nothing where the schema leaves it open."""
-    here: list[dict[str, Any]] | None = _shapes(schema, schema)
-    for step in steps:
-        if here is None:
-            return
-        names = [name for shape in here for name in shape.get("properties", {})]
-        if any(_is_open(shape) for shape in here):
-            return
-        if step not in names:
-            hint = suggestion(step, names, f"it has {', '.join(names)}" if names else "it has no fields")
-            yield f"{said}: the output of agent {agent!r} has no field {step!r}", hint
-            return
-        inner = [_shapes(shape["properties"][step], schema) for shape in here if step in shape.get("properties", {})]
-        here = None if None in inner else [shape for each in inner if each is not None for shape in each]
-    if wanted is None or not here:
-        return
-    known = [_allowed(shape) for shape in here]
-    if None in known:
-        return
-    values = [value for each in known if each is not None for value in each]
-    if wanted not in values:
-        hint = suggestion(wanted, values, f"it is one of {', '.join(values)}")
-        yield f"{said}: the output of agent {agent!r} is never {wanted!r} there", hint
-
-
-def _is_open(shape: dict[str, Any]) -> bool:
-    """Whether objects of this shape may have fields that it does not name."""
-    if shape.get("additionalProperties") or shape.get("patternProperties"):
-        return True
-    return "properties" not in shape and shape.get("type") in (None, "object", ["object", "null"])
-
-
-def _allowed(shape: dict[str, Any]) -> list[str] | None:
-    """The values that a shape allows, as the texts that route labels are; None when it does not list them."""
-    values: Any = [shape["const"]] if "const" in shape else shape.get("enum")
-    if shape.get("type") == "boolean" and not values:
-        values = [True, False]
-    if not isinstance(values, list):
-        return None
-    return [str(each).lower() if isinstance(each, bool) else str(each) for each in cast("list[Any]", values)]
-
-
-def _shapes(schema: Any, root: Any, depth: int = 0) -> list[dict[str, Any]] | None:
-    """The alternatives of a schema, without null; None when they cannot be told."""
-    if not isinstance(schema, dict) or depth > _DEEPEST:
-        return None
-    shape = cast("dict[str, Any]", schema)
-    if "allOf" in shape or "not" in shape or "if" in shape:
-        return None
-    if isinstance(ref := shape.get("$ref"), str):
-        target: Any = root
-        for step in ref.removeprefix("#/").split("/") if ref.startswith("#/") else ("",):
-            target = cast("dict[str, Any]", target).get(step) if isinstance(target, dict) else None
-        return _shapes(target, root, depth + 1)
-    if (choices := shape.get("anyOf") or shape.get("oneOf")) is None:
-        return [] if shape.get("type") == "null" else [shape]
-    found = [_shapes(choice, root, depth + 1) for choice in choices]
-    return None if None in found else [each for inner in found if inner is not None for each in inner]
-
-
-_DEEPEST: Final = 8
+        if schema:
+            yield from impossible(read, schema, owner)
+        elif read.root == "value":
+            yield f"agent {agent!r} has no output_schema, so {read.said} is never there", "give the agent one"

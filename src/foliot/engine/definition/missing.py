@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeAlias
 
 from foliot.common.pages import read_pages
 from foliot.common.threads import unhurried
+from foliot.engine.definition.call_conditions import tools_meant
+from foliot.engine.definition.providers import check_provider
 from foliot.engine.definition.references import Lists
 from foliot.errors import InvalidInput
 from foliot.resources.checks import find_missing
 from foliot.resources.powers import declared_by_operator
 from foliot.resources.problems import Problem
-from foliot.resources.references import Reference, is_name, references
+from foliot.resources.references import CONDITIONAL, Reference, is_name, references
 from foliot.store.base import Document, Filter, Key, Owned, Page
 
 Brings: TypeAlias = Callable[[Reference], Awaitable[bool]]
@@ -92,7 +94,9 @@ async def look_up(
     given = {key_of(document) for document in documents if beside}
     wanted = await unhurried(PER_DOCUMENT * len(documents), _wanted, documents)
     # A tool named server--tool may come from the MCP server, which is therefore looked for as well.
-    stored = await find_stored(store, (wanted.keys() | set(filter(None, map(server_of, wanted)))) - given)
+    servers = set(filter(None, map(server_of, wanted)))
+    meant = {key for document in documents for key in tools_meant(document)}
+    stored = await find_stored(store, (wanted.keys() | servers | meant) - given)
     brought: set[Key] = set()
     lacking: set[Key] = set()
     for index, key in enumerate(wanted.keys() - stored.keys() - given, 1):
@@ -165,8 +169,19 @@ async def find_all(store: Lookups, filter: Filter) -> list[Document]:
     return found
 
 
+def problems_of(document: Document, parts: Parts, *, suggest: bool = True) -> Iterator[Problem]:
+    """Yields what a document names and is not there, and fields in its conditions that there cannot be."""
+    yield from find_missing(document, {}, parts.has, parts.find, parts.names, is_built_in, suggest=suggest)
+    if document["kind"] == "ModelEndpoint":
+        yield from check_provider(document)
+    if document["kind"] in CONDITIONAL:
+        from foliot.engine.definition.conditions import check_fields  # few have one, and it is slow to load
+
+        yield from check_fields(document, parts.find)
+
+
 def judge(documents: Sequence[Document], parts: Parts) -> list[list[Problem]]:
-    """Finds for each stored document what it names and is not there, and fields of edges that no answer can have.
+    """Finds for each stored document what it names and is not there, and fields of conditions that there cannot be.
 
     What was probably meant is said of the first `MOST_TOLD`: looking for it among all names takes its time.
     """
@@ -174,11 +189,7 @@ def judge(documents: Sequence[Document], parts: Parts) -> list[list[Problem]]:
     count = 0
     for document in documents:
         suggest = count < MOST_TOLD
-        problems = [*find_missing(document, {}, parts.has, parts.find, parts.names, is_built_in, suggest=suggest)]
-        if document["kind"] == "AgentSystem":
-            from foliot.engine.definition.edge_conditions import check_fields  # few have one, and it is slow to load
-
-            problems += check_fields(document, parts.find)
+        problems = [*problems_of(document, parts, suggest=suggest)]
         found.append(problems)
         count += len(problems)
     return found

@@ -102,9 +102,13 @@ class LocalResources(ResourceGroup):
             documents = await with_owners(self._store, documents)
         if self._work is not None and any(document["kind"] == "Task" for document in documents):
             documents = await self._work().shown(documents)
+        return [as_written(each) for each in await self._told(documents)]
+
+    async def _told(self, documents: Sequence[Document]) -> Rows[Document]:
+        """Adds what is missing to the status of each, as whoever reads it is shown it."""
         from foliot.engine.definition.missing import add_conditions
 
-        return [as_written(each) for each in await add_conditions(self._store, documents, self._brings)]
+        return await add_conditions(self._store, documents, self._brings)
 
     async def opposed(self, documents: Sequence[Document]) -> Sequence[Taken]:
         if self._work is None or not any(document["kind"] == "Task" for document in documents):
@@ -197,16 +201,19 @@ class LocalResources(ResourceGroup):
         if not dry_run:
             await self._written(*(step.document for step in result.steps if step.change is not None))
             await self._end(ends)
+        told = [step.document for step in result.steps]
+        if result.warnings and not dry_run:
+            told = await self._told(told)
         outcomes = [
             Outcome(
                 step.action,
-                as_written(step.document),
+                as_written(step.document if step.action == "deleted" else document),
                 None if step.before is None else as_written(step.before),
                 _ends(step.change, ends),
                 managed_fields(step.owners),
                 managed_fields(step.owned),
             )
-            for step in result.steps
+            for step, document in zip(result.steps, told, strict=True)
         ]
         return Applied(outcomes, result.warnings)
 
@@ -251,14 +258,15 @@ class LocalResources(ResourceGroup):
         document = sent.document
         await self._check_unopposed(document)
 
-        await check_against_store(self._store, [document], before={key: before}, brings=self._brings)
+        doubts = await check_against_store(self._store, [document], before={key: before}, brings=self._brings)
         words: Document = metadata.get(WRITTEN_AS) or {}
         put = Put(document, claim=sent.claim(EDIT), expect=exact(version), takes_over=take_over, written=words)
         (written,) = await self._store.write([put], by=self._by, dry=dry_run)
         if not dry_run:
             await self._written(written.document)
         warning = kept_declarer(written.document) if written.kept else ""
-        return Outcome(written.action, as_written(written.document), before, warning=warning)
+        (stored,) = await self._told([written.document]) if doubts else [written.document]
+        return Outcome(written.action, as_written(stored), before, warning=warning)
 
     async def delete(
         self,

@@ -258,7 +258,9 @@ async def delete_resource(
 @router.get("/v1/{kind}/{name}/status")
 async def get_status(kind: KindName, name: Name, services: Services, namespace: Namespace = None) -> Response:
     """The resource, for its status."""
-    return resource(await services.resources.get(_with_status(kind, namespace, name)))
+    document = await services.resources.get(_with_status(kind, namespace, name))
+    (document,) = await add_conditions(services.resources, [document], services.client.brings)
+    return resource(document)
 
 
 @router.put("/v1/{kind}/{name}/status")

@@ -27,6 +27,7 @@ from foliot.server.http.bodies import as_object, check_place, form, form_in, man
 from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.names import (
     After,
+    AllowMissing,
     Continue,
     CreatedAfter,
     CreatedBefore,
@@ -40,6 +41,7 @@ from foliot.server.http.names import (
     Namespace,
     conditions,
     is_dry,
+    is_true,
     last_event,
     one_key,
     parameters,
@@ -133,11 +135,13 @@ async def accept(
     caller: Caller,
     namespace: Namespace = None,
     dryRun: DryRun = None,
+    allowMissing: AllowMissing = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Have something done: 201 with the task, or 200 when it was accepted before. A template is declared.
 
-    What is asked for is pinned now: a later change of an agent does not reach into the task.
+    A template whose system or agent does not exist is refused, as every declaration; work is accepted, and fails. What
+    is asked for is pinned now: a later change of an agent does not reach into the task.
     """
     fields = fields_of(await request.body(), namespace)
     asked = None if fields is None else services.forms.read(fields)
@@ -147,8 +151,8 @@ async def accept(
         document, written = loaded.document, loaded.written
         if not is_work(document):
             caller.require("author", document["metadata"]["namespace"], missing=HIDDEN)
-            # What a Task is for is looked at when it is begun: the same rule for templates and for work.
-            declaring = Declaring(services, caller, request.scope[REQUEST_ID], takes_missing=True)
+            takes_missing = is_true(allowMissing, "allowMissing")
+            declaring = Declaring(services, caller, request.scope[REQUEST_ID], takes_missing=takes_missing)
             result = await declaring.put(loaded, conditions(None, None, dryRun))
             return resource(result.document, 201 if result.action == "created" else 200)
         caller.require("operator", document["metadata"]["namespace"], missing=HIDDEN)
@@ -254,6 +258,7 @@ async def replace_task(
     caller: Caller,
     namespace: Namespace = None,
     dryRun: DryRun = None,
+    allowMissing: AllowMissing = None,
     if_match: IfMatch = None,
 ) -> Response:
     """Replace a template. Work is not replaced: of what was accepted only labels and annotations can change (409)."""
@@ -262,7 +267,9 @@ async def replace_task(
     document = loaded.document
     if not is_work(document):
         caller.require("author", where, missing=HIDDEN)
-    declaring = Declaring(services, caller, request.scope[REQUEST_ID], takes_missing=True)
+    # What work is for is looked at when it is begun, and it has been accepted already.
+    takes_missing = is_work(document) or is_true(allowMissing, "allowMissing")
+    declaring = Declaring(services, caller, request.scope[REQUEST_ID], takes_missing=takes_missing)
     written = await declaring.replace(loaded, conditions(if_match, None, dryRun))
     return resource(written.document)
 

@@ -31,6 +31,7 @@ from msgspec import structs
 from foliot.common.cancellation import stop_tasks
 from foliot.common.waits import Waits
 from foliot.kernel.backoff import backoff
+from foliot.resources.command_template import ARGUMENT_PLACE
 from foliot.tools.backends.callbacks import DEFAULT_LIFE, Callbacks
 from foliot.tools.backends.exchange import (
     ToolExchange,
@@ -69,7 +70,6 @@ from foliot.tools.outbound.guard import Guard, Outbound
 from foliot.tools.secrets.auth import CallAuth, TokenCache
 from foliot.tools.secrets.secrets import Secrets
 
-_PLACE: Final = re.compile(r"\{\+?([A-Za-z_][A-Za-z0-9_.-]*)\}")
 _UNDONE: Final = 3  # how often escapes in an argument are undone to see what it could be taken for
 _ADDRESS: Final = re.compile(r"(?P<origin>https?://[^/?#]*)(?P<path>[^?#]*)(\?(?P<query>[^#]*))?(#.*)?", re.IGNORECASE)
 _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE"})
@@ -97,7 +97,7 @@ class RequestTemplate:
         self._query: Mapping[str, str] = options.get("query") or {}
         self._body = options.get("body") or ("none" if self._method in _BODILESS else "json")
         templates = (definition.endpoint, *self._headers.values(), *self._query.values())
-        self._used = frozenset(name for template in templates for name in _PLACE.findall(template))
+        self._used = frozenset(name for template in templates for name in ARGUMENT_PLACE.findall(template))
         written = self._address["query"] if self._address else None
         self._said = {*self._query, *(name for name, _ in parse_qsl(written or "", keep_blank_values=True))}
 
@@ -136,7 +136,7 @@ class RequestTemplate:
         segment = self._escaped(template, arguments)
         if segment == template:
             return segment
-        for place in _PLACE.finditer(template):
+        for place in ARGUMENT_PLACE.finditer(template):
             slashes = place[0].startswith("{+")
             given = _text(arguments[place[1]])
             if _leads_elsewhere(given if place[0] == template else f"x{given}", slashes=slashes):
@@ -147,7 +147,7 @@ class RequestTemplate:
                     field=place[1],
                 )
         if _leads_elsewhere(unquote(segment), slashes=True):
-            names = ", ".join(_PLACE.findall(template))
+            names = ", ".join(ARGUMENT_PLACE.findall(template))
             raise ToolArgumentsInvalid(f"{names} would change the path of tool {self._tool!r}", field=names)
         return segment
 
@@ -160,7 +160,7 @@ class RequestTemplate:
                 )
             return quote(_text(given), safe="")
 
-        return _PLACE.sub(value, template)
+        return ARGUMENT_PLACE.sub(value, template)
 
     def _filled_headers(self, arguments: Mapping[str, Any]) -> dict[str, str]:
         headers: dict[str, str] = {}
@@ -197,13 +197,13 @@ def _as_ascii(text: str) -> str:
 
 def _fill(template: str, arguments: Mapping[str, Any]) -> str | None:
     """The template with its arguments; None when one is missing."""
-    if any(arguments.get(name) is None for name in _PLACE.findall(template)):
+    if any(arguments.get(name) is None for name in ARGUMENT_PLACE.findall(template)):
         return None
-    return _PLACE.sub(lambda match: _text(arguments[match[1]]), template)
+    return ARGUMENT_PLACE.sub(lambda match: _text(arguments[match[1]]), template)
 
 
 def _pairs(name: str, template: str, arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
-    alone = _PLACE.fullmatch(template)
+    alone = ARGUMENT_PLACE.fullmatch(template)
     if alone is not None:
         return _spread(name, arguments.get(alone[1]))
     value = _fill(template, arguments)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from foliot.common.expression_cost import ExpressionCost
 from foliot.errors import InvalidInput
 from foliot.kernel.arguments import problem_in
-from foliot.tools.base import Invocation
+from foliot.tools.base import Caller, Invocation
 
 if TYPE_CHECKING:
     from cel_expr_python import cel  # pyright: ignore[reportMissingTypeStubs] - its types come without the marker
@@ -157,18 +157,22 @@ def _value(name: str, call: Invocation) -> Any:
         case "agent":
             return call.caller.agent
         case _:
-            caller = call.caller
-            return {
-                "user": caller.user,
-                "agent": caller.agent,
-                "namespace": caller.namespace,
-                "model": caller.model,
-                "task": caller.task,
-                "system": caller.system,
-                "template": caller.template,
-                "roles": list(caller.roles),
-                "depth": caller.depth,
-                "by": caller.by,
-                "via": caller.via,
-                "ancestors": list(caller.ancestors),
-            }
+            return caller_record(call.caller)
+
+
+def caller_record(caller: Caller) -> dict[str, Any]:
+    """The fields of `caller` in an expression."""
+    return {
+        "user": caller.user,
+        "agent": caller.agent,
+        "namespace": caller.namespace,
+        "model": caller.model,
+        "task": caller.task,
+        "system": caller.system,
+        "template": caller.template,
+        "roles": list(caller.roles),
+        "depth": caller.depth,
+        "by": caller.by,
+        "via": caller.via,
+        "ancestors": list(caller.ancestors),
+    }

@@ -1,0 +1,95 @@
+"""What an expression reads is found in its tree: wherever it stands, however it is spelt, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foliot.resources.expressions import reads_of
+from foliot.resources.schema_fields import impossible
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "category": {"enum": ["bug", "idea"]},
+        "score": {"enum": [1, 2]},
+        "tags": {"type": "array", "items": {"enum": ["red", "blue"]}},
+        "lines": {"type": "array", "items": {"type": "object", "properties": {"sku": {"type": "string"}}}},
+        "open": {"type": "object"},
+        "of": {"$ref": "#/$defs/of"},
+        "either": {"anyOf": [{"type": "null"}, {"type": "object", "properties": {"a": {}}}]},
+    },
+    "$defs": {"of": {"type": "object", "properties": {"kind": {"type": "boolean"}}}},
+}
+
+NEVER = {
+    'value.categroy == "bug"': "category",
+    "has(value.categroy)": "category",
+    "!has(value.categroy)": "category",
+    "value['categroy'] == 'bug'": "category",
+    "'categroy' in value": "category",
+    "value.category == 'bgu'": "bug",
+    "'bgu' == value.category": "bug",
+    "value.category in ['bug', 'bgu']": "bug",
+    "true ? value.categroy == 'x' : false": "category",
+    "value.category // value.x\n == 'bgu'": "bug",
+    "value.score in [1, 3]": "1, 2",
+    "'rde' in value.tags": "red",
+    "value.tags.exists(t, t == 'rde')": "red",
+    "value.tags[0] == 'rde'": "red",
+    "value.lines.exists(line, line.skew == 'a')": "sku",
+    "size(value.lines.filter(line, line.sku == 'a' && has(line.skew))) > 0": "sku",
+    "value.of.knid": "kind",
+    "value.either.b == 1": "it has a",
+    "{'a': value.categroy}['a'] == 'x'": "category",
+    "size([value.categroy]) == 1": "category",
+}
+
+
+@pytest.mark.parametrize(("text", "meant"), NEVER.items())
+def test_what_can_never_be_is_found_wherever_it_stands(text: str, meant: str) -> None:
+    found = [each for read in reads_of(text) for each in impossible(read, SCHEMA, "it")]
+    assert [meant in (hint or "") for _, hint in found] == [True], found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "value.category == 'bug' || value.category in ['idea'] && 'category' in value",
+        "value.score == 1 || value.score == 2.0",
+        "'blue' in value.tags && value.tags.all(t, t != 'x')",
+        "value.lines.exists(value, value.sku == 'a')",  # the variable of the loop hides that of the condition
+        "value.open.anything == 'x' && value.open['a'].b",
+        "value.of.kind == true",
+        "value.either == null",
+        "output.contains('value.categroy')  // value.categroy",
+        'output == """value.categroy"""',
+        "input.categroy == 'x'",
+        "value.category == input.category",
+        "[{'categroy': 1}].exists(each, each.categroy == 1)",
+    ],
+)
+def test_what_can_be_is_left_alone(text: str) -> None:
+    assert [each for read in reads_of(text) if read.root == "value" for each in impossible(read, SCHEMA, "it")] == []
+
+
+@pytest.mark.parametrize("keyword", ["allOf", "not", "if", "patternProperties", "additionalProperties"])
+def test_a_schema_that_leaves_it_open_rules_out_nothing(keyword: str) -> None:
+    more: dict[str, Any] = {"allOf": [{}], "patternProperties": {"x": {}}, "additionalProperties": {"type": "string"}}
+    schema = {**SCHEMA, keyword: more.get(keyword, {"const": 1})}
+    assert [each for read in reads_of("value.categroy == 'x'") for each in impossible(read, schema, "it")] == []
+
+
+@given(st.text(st.sampled_from("value.args[]'\"()&|!=in ae5,?:{}\n\\/"), max_size=60))
+def test_every_text_has_an_answer(text: str) -> None:
+    assert isinstance(reads_of(text), tuple)
+
+
+@given(st.text(min_size=1, max_size=30))
+def test_a_literal_is_read_as_it_is_written(word: str) -> None:
+    quoted = '"' + "".join(f"\\U{ord(each):08x}" for each in word) + '"'
+    if "\x00" not in word and not any(0xD800 <= ord(each) < 0xE000 for each in word):
+        assert [read.wanted for read in reads_of(f"value.a == {quoted}")] == [(word,)]
