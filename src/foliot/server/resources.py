@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 from foliot.catalog.checks import check_against_store
 from foliot.catalog.declared import exact, key_of, version_of
 from foliot.common.suggestions import did_you_mean
-from foliot.engine.definition.missing import with_missing_told
+from foliot.engine.definition.missing import add_conditions
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.resources.base import Model, accepted_keys, emitted_key
 from foliot.resources.defaults import Sent, patched
@@ -250,7 +250,7 @@ class Declaring:
 
     async def _told(self, document: Document) -> Document:
         """The resource as whoever reads it now is shown it: with what is missing in its status."""
-        (told,) = await with_missing_told(self._store, [document], self._services.client.brings)
+        (told,) = await add_conditions(self._store, [document], self._services.client.brings)
         return told
 
 
