@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # Ours: `ESC [ number ; … m`. Tools for stripping colours see an ordinary sequence in it.
 _SEAL: Final = int.from_bytes(os.urandom(6)) + 10**6
 _SEALED: Final = re.compile(rf"\x1b\[{_SEAL};([0-9;]*)m")
+_PIECES: Final = re.compile(rf"(\x1b\[{_SEAL};[0-9;]*m| +)")
 _SGR: Final = re.compile(r"\x1b\[([0-9;]*)m")
 _SEALING: Final = f"\x1b[{_SEAL};\\1m"
 
@@ -36,6 +37,31 @@ def paint(text: str, *, fg: str | None = None, bold: bool | None = None, dim: bo
     """Return the text in a colour or weight, for `out`. The text itself may be anybody's."""
     before, after = click.style("\0", fg=fg, bold=bold, dim=dim).split("\0")
     return f"{_SGR.sub(_SEALING, before)}{_safe(text)}{_SGR.sub(_SEALING, after)}"
+
+
+def wrap(line: str, width: int, *, indent: str | None = None) -> list[str]:
+    """Returns a line, painted or not, as rows of at most so many columns, broken at spaces where it can be.
+
+    Rows after the first are indented, by two columns more than the line itself if `indent` does not say how: so what
+    is quoted in a line never begins a row.
+    """
+    from rich.cells import cell_len, chop_cells
+
+    if indent is None:
+        indent = " " * min(len(line) - len(line.lstrip(" ")) + 2, width // 2)
+    rows, row, columns = list[str](), "", 0
+    for piece in _PIECES.split(_safe(line)):
+        if _SEALED.fullmatch(piece):
+            row += piece
+            continue
+        for part in chop_cells(piece, width - len(indent)) or [piece]:
+            if columns + (size := cell_len(part)) > width:
+                rows.append(row)
+                row, columns = indent, len(indent)
+                if part.isspace():
+                    continue
+            row, columns = row + part, columns + size
+    return [*rows, row]
 
 
 def out(

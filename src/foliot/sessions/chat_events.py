@@ -153,6 +153,7 @@ class ToolEvent(_ChatEvent, frozen=True, tag="tool", kw_only=True):
 
     `output` is a piece of what the tool prints while it runs. Where a person or hooks, `changed_by`, changed the
     arguments, `arguments` are those that the call is made with and `written` those of the model; secrets are masked.
+    `approved_by` are the people who approved it.
     """
 
     call_id: str
@@ -166,6 +167,7 @@ class ToolEvent(_ChatEvent, frozen=True, tag="tool", kw_only=True):
     changed_by: str = ""
     arguments: dict[str, Any] | None = None
     written: dict[str, Any] | None = None
+    approved_by: tuple[str, ...] = ()
 
 
 class InputEvent(_ChatEvent, frozen=True, tag="input", kw_only=True):
@@ -450,7 +452,9 @@ class TurnStory:
         call = self._calls.find(call_id, name)
         if call is None:
             return {}
-        summary = {"input": input_summary(name, call.arguments)}
+        summary: dict[str, Any] = {"input": input_summary(name, call.arguments)}
+        if call.approved_by:
+            summary["approved_by"] = call.approved_by
         if not call.changed_by:
             return summary
         now, before = self._seen(call.arguments), self._seen(call.written)

@@ -112,7 +112,7 @@ def test_a_text_is_a_command_or_something_to_say(text: str, meant: object) -> No
 
 
 def test_the_help_lists_every_command() -> None:
-    shown = "\n".join(help_lines())
+    shown = "\n".join(help_lines(79))
     assert [word for word in COMMANDS if f"/{word}" not in shown] == []
 
 

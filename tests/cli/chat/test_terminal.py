@@ -263,9 +263,9 @@ def start(place: Place, terminals: list[Terminal]):
 def test_a_message_of_several_lines_is_answered_and_the_session_stays(place: Place, start) -> None:
     terminal = start("desk")
     terminal.enter("hello\\")
-    terminal.enter("world")
+    terminal.enter("**world**")
     terminal.wait_for("You said: hello")
-    terminal.wait_for("│ world")
+    terminal.wait_for("│ \x1b[0m\x1b[1mworld")
     terminal.wait_for_end()  # who leaves before leaves the turn to the next one who looks
     terminal.type("\x04")
     assert terminal.end() == 0, terminal.drawn
@@ -313,6 +313,8 @@ def test_an_approval_is_given_or_refused_inline(place: Place, start, word: str, 
     terminal.wait_for("Answer y or n.")
     assert place.paid == []
     terminal.enter(word)
+    if paid:
+        terminal.wait_for("(approved by ann)")
     terminal.wait_for("The desk says:")
     terminal.wait_for(said)
     assert place.paid == paid

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from textwrap import wrap
 from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
@@ -130,12 +131,14 @@ def is_private(text: str) -> bool:
     return word == "config" or "config" in nearest(word, (*COMMANDS, *OTHERS, *MODE_WORDS))
 
 
-def help_lines() -> list[str]:
-    """Lists what can be typed."""
+def help_lines(columns: int) -> list[str]:
+    """Lists what can be typed, in rows of at most so many columns."""
     rows = [(f"/{word} {argument}".rstrip(), does) for word, (argument, does, _) in COMMANDS.items()]
     rows += [(f"/{word} TEXT", does) for word, does in MODE_HELP.items()]
-    width = max(len(left) for left, _ in rows)
-    return [*(f"{left.ljust(width)}  {does}" for left, does in rows), "", _LINES, _KEYS]
+    width = max(len(left) for left, _ in rows) + 2
+    texts = [f"{left.ljust(width)}{does}" for left, does in rows]
+    listed = [line for text in texts for line in wrap(text, columns, subsequent_indent=" " * width)]
+    return [*listed, "", *wrap(_LINES, columns), *wrap(_KEYS, columns)]
 
 
 def _word(said: str) -> tuple[str, str]:

@@ -21,8 +21,8 @@ from typing import Final
 from rich.cells import cell_len, chop_cells
 
 from foliot.cli.chat.line_editor import LineEditor, Typed
-from foliot.cli.show.run_terminal import broken_row
-from foliot.cli.terminal import PromptArea, paint
+from foliot.cli.chat.markdown import LONGEST_BLOCK, blocks, markdown_rows
+from foliot.cli.terminal import PromptArea, paint, wrap
 from foliot.common.text import visible
 
 BAR: Final = "│ "
@@ -46,65 +46,69 @@ class Screen:
         self._area = PromptArea(color=color)
         self._typed: asyncio.Queue[tuple[Typed | None, object | None]] = asyncio.Queue()
         self._unread: Callable[[], bool] | None = None
-        self._row = ""  # the last row of what somebody writes: it is not full yet
-        self._writing = False
+        self._block = ""  # the last block of an answer: it may go on
+        self._begun = False  # a block of it stands above
 
     # --- above the prompt ----------------------------------------------------------------------------------------
 
     def print(self, *lines: str) -> None:
         """Prints lines of our own for good. What they quote of others is one line of it (`one_line`)."""
         self.settle()
-        self._area.print(lines)
+        self._area.print(row for each in lines for line in each.split("\n") for row in wrap(line, self.width))
         self.draw()
 
-    def print_theirs(self, text: str, *, dim: bool = False) -> None:
-        """Prints a whole text of somebody else, behind the bar."""
+    def print_theirs(self, text: str) -> None:
+        """Prints a whole text of somebody else, as it stands, behind the bar."""
         self.settle()
-        self._area.print(self._behind_bar(row for line in visible(text).split("\n") for row in self._rows(line)))
+        self._area.print(_behind_bar(self._plain_rows(text)))
+        self.draw()
+
+    def print_answer(self, text: str) -> None:
+        """Prints a whole answer, which is Markdown."""
+        self.settle()
+        self.write(text)
+        self.settle()
         self.draw()
 
     def write(self, text: str) -> None:
-        """Takes a piece of an answer: rows that are full are printed for good, the last one moves."""
-        if not self._writing:
-            text = text.lstrip("\n")
-        self._writing = self._writing or bool(text)
-        # All of the row is looked at again: marks that come in pieces are as bad as those that come at once.
-        *ended, self._row = visible(self._row + text).expandtabs(4).split("\n")
-        full = [row for line in ended for row in self._rows(line)]
-        while cell_len(self._row) > self._width - len(BAR):
-            first, self._row = broken_row(self._row, self._width - len(BAR))
-            full.append(first)
-        if full:
-            self._area.print(self._behind_bar(full))
+        """Takes a piece of an answer: blocks that are whole are printed for good, the last one is drawn anew."""
+        *whole, self._block = blocks(self._block + text)
+        for block in whole:
+            self._print_block(block)
         self.draw()
 
     def settle(self) -> None:
-        """Prints the last row of an answer for good: nothing more is written to it."""
-        if self._row.strip():
-            self._area.print(self._behind_bar([self._row.rstrip()]))
-        self._row, self._writing = "", False
+        """Prints the last block of an answer for good: nothing more is written to it."""
+        self._print_block(self._block)
+        self._block, self._begun = "", False
+
+    def _print_block(self, block: str) -> None:
+        if not (rows := self._rows(block)):
+            return
+        self._area.print(_behind_bar([*([""] if self._begun else []), *rows]))
+        self._begun = True
 
     def draw(self) -> None:
-        """Draws the prompt, and what moves above it."""
-        width = self._width
-        above = [f"{BAR}{self._row}"] if self._row else []
-        above += [paint(row, dim=True) for row in chop_cells(visible(self.status), width)[:2]] if self.status else []
+        """Draws the prompt, and what moves above it: the end of a block that is higher than the screen."""
+        width = self.width
         rows, row, column = prompt_rows(self.prompt, self.editor.text, self.editor.cursor, width)
+        status = [paint(row, dim=True) for row in chop_cells(visible(self.status), width)[:2]] if self.status else []
+        room = max(1, shutil.get_terminal_size().lines - len(status) - len(rows) - 1)
+        above = [*_behind_bar(self._rows(self._block)[-room:]), *status]
         self._area.draw([*above, *rows], row=len(above) + row, column=column)
 
-    def _behind_bar(self, rows: Iterable[str]) -> list[str]:
-        return [f"{paint(BAR, dim=True)}{row}" for row in rows]
+    def _rows(self, block: str) -> list[str]:
+        if len(block) > LONGEST_BLOCK:
+            return self._plain_rows(block.strip("\n"))
+        return markdown_rows(block, self.width - len(BAR))
 
-    def _rows(self, line: str) -> list[str]:
-        rows: list[str] = []
-        line = line.expandtabs(4)
-        while cell_len(line) > self._width - len(BAR):
-            first, line = broken_row(line, self._width - len(BAR))
-            rows.append(first)
-        return [*rows, line]
+    def _plain_rows(self, text: str) -> list[str]:
+        width = self.width - len(BAR)
+        return [row for line in visible(text).expandtabs(4).split("\n") for row in wrap(line, width, indent="")]
 
     @property
-    def _width(self) -> int:
+    def width(self) -> int:
+        """Says how many columns a row may take."""
         # A row that fills the last column may or may not begin another: none does.
         return max(20, shutil.get_terminal_size().columns - 1)
 
@@ -181,6 +185,10 @@ class Screen:
                 self._typed.put_nowait((each, self.asked))
         self.draw()
         return True
+
+
+def _behind_bar(rows: Iterable[str]) -> list[str]:
+    return [f"{paint(BAR, dim=True)}{row}" for row in rows]
 
 
 def prompt_rows(prompt: str, text: str, cursor: int, width: int) -> tuple[list[str], int, int]:

@@ -184,7 +184,7 @@ class Talk:
         sessions, id = self._client.sessions, self.session.id
         match command.action:
             case "help":
-                self._screen.print(*help_lines(), "")
+                self._screen.print(*help_lines(self._screen.width), "")
             case "quit":
                 return False
             case "stop":
@@ -272,7 +272,8 @@ class Talk:
                 continue  # its line stands at the call
             if message.text.strip():
                 self._screen.print(paint(f"{message.role}:", bold=True))
-                self._screen.print_theirs(message.text)
+                show = self._screen.print_answer if message.role == "assistant" else self._screen.print_theirs
+                show(message.text)
             self._screen.print(*(paint(line, dim=True) for line in call_lines(message, turn.messages)))
 
     async def _search(self, text: str) -> None:

@@ -120,9 +120,11 @@ class ChatView:
             self._working(f"calls {what}")
         else:
             took = f"  {duration(event.seconds)}" if event.seconds is not None else ""
+            people = one_line(", ".join(filter(None, event.approved_by)), LONGEST)
+            by = f" (approved by {people})" if people else ""
             mark, color = ("✓", "green") if event.status == "done" else ("✗", "red")
             detail = one_line(event.detail, LONGEST)
-            self._screen.print(f"{paint(mark, fg=color)} {what}{paint(f' → {detail}{took}', dim=True)}")
+            self._screen.print(f"{paint(mark, fg=color)} {what}{paint(f'{by} → {detail}{took}', dim=True)}")
             if event.changed_by:
                 now, before = (safe_json(each, indent=None) for each in (event.arguments, event.written))
                 self._note(argument_change(event.tool, event.changed_by, now, before, LONGEST))
@@ -157,7 +159,7 @@ class ChatView:
         message = one_line(event.message, 2 * LONGEST)
         if event.status == "answered":
             if not self._answered and event.text.strip():
-                self._screen.print_theirs(event.text)
+                self._screen.print_answer(event.text)
             self._screen.print(*([] if self._answered or event.text.strip() else [paint(EMPTY, dim=True)]), "")
         elif event.status == "failed":
             self._screen.print(f"{paint('✗', fg='red')} Agent error: {message}", "")

@@ -68,7 +68,8 @@ def named_calls(message: Message, step: int, taken: CallIds) -> Iterator[tuple[i
 class JournalCall(Struct, gc=False):
     """One call as a journal tells it. `arguments` are those that it is made with, `written` those of the model.
 
-    They differ when a person or hooks, `changed_by`, put others in their place.
+    They differ when a person or hooks, `changed_by`, put others in their place. `approved_by` are the people who
+    approved it, the first one first.
     """
 
     id: str
@@ -76,7 +77,7 @@ class JournalCall(Struct, gc=False):
     written: str
     arguments: str
     changed_by: str = ""
-    approved: bool = False
+    approved_by: tuple[str, ...] = ()
 
 
 class JournalCalls:
@@ -100,12 +101,12 @@ class JournalCalls:
                 self._calls |= {call.id: call for call in opened}
                 return opened
             case ApprovalDecided(call_id=call_id, decision="approve" | "edit") if call := self.find(call_id):
-                call.approved = True
+                call.approved_by += (event.by,)
                 return [] if event.arguments is None else [_changed(call, event.arguments, event.by)]
             case HookDecided(point="before_tool", act=call_id, then="do", arguments=str(arguments)):
                 call = self.find(call_id)
                 # Hooks do not change what a person has approved: see hooks.py.
-                return [] if call is None or call.approved else [_changed(call, arguments, ", ".join(event.hooks))]
+                return [] if call is None or call.approved_by else [_changed(call, arguments, ", ".join(event.hooks))]
             case _:
                 return []
 
