@@ -56,11 +56,10 @@ It goes out today.
 
   print(total)
 """
-PARTS = st.sampled_from(
-    "alpha|beta| |\n|\n\n|**|*|_|`|```|~~~|#|# |- |1. |> |[|]|(|)|![|<b>|<!--|-->|&#8238;|&#27;[2J|\x1b[2J|\u202e"
-    "|    |\t|日本|~~|---|: http://gamma |\\".split("|")
-    + ["| ", "|-|"]
-)
+WORDS = ["alpha", "beta", " ", "\n", "\n\n", "    ", "\t", "日本", "&#8238;", "&#27;[2J", "\x1b[2J", "\u202e", "\\"]
+MARKS = ["**", "*", "_", "`", "```", "~~~", "~~", "#", "# ", "- ", "1. ", "> ", "| ", "|-|", "---"]
+LINKS = ["[", "]", "(", ")", "![", "<b>", "<!--", "-->", ": http://gamma "]
+PARTS = st.sampled_from(WORDS + MARKS + LINKS)
 TEXTS = st.lists(PARTS, max_size=40).map("".join)
 
 
