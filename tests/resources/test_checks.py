@@ -117,6 +117,14 @@ def test_a_tool_that_a_synced_server_does_not_offer_is_missing() -> None:
     assert [field for _, _, field, _ in found(agent, known=known, find=find)] == ["spec.tools[1]"]
 
 
+def test_a_tool_that_is_there_in_another_version_is_missing() -> None:
+    tool = made("Tool", "pay", type="function", function="a:b", version="1.2.0")
+    asked = ["pay", "pay@1", "pay@^1.1", "pay@1.2.0", "pay@9.9.9", "pay@~1.3"]
+    agents = [made("Agent", f"a{number}", model_ref="m", tools=[each]) for number, each in enumerate(asked)]
+    told = found(tool, made("ModelEndpoint", "m", provider="mock"), *agents)
+    assert [(i, field) for i, _, field, _ in told] == [(6, "spec.tools[0]"), (7, "spec.tools[0]")]
+
+
 def test_what_is_there_is_not_mentioned() -> None:
     agent = made("Agent", "a", model_ref="shared/m", tools=["t"], roles=["r"], memory={"ref": "n"})
     asked: set[tuple[str, str, str]] = set()

@@ -14,6 +14,8 @@ from typing import Any, Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from foliot.common.suggestions import VERY_ALIKE, did_you_mean, nearest, suggestion
+from foliot.common.versions import parse_version, split_request
+from foliot.errors import InvalidInput
 from foliot.resources.graph import CYCLE, check_graph, find_cycle, is_cyclic
 from foliot.resources.names import tool_token
 from foliot.resources.problems import Problem
@@ -119,6 +121,8 @@ def find_missing(
         if document["kind"] == "ToolApproval" and reference.kind in ("Task", "Agent") and not _stands(document):
             continue  # work that no resource declares has approvals too
         if there(*key) or _comes_by_itself(reference, there, look, built_in):
+            if problem := _other_version(reference, look(*key)):
+                yield problem
             continue
         alike: list[str] = []
         if reference.namespace == _key(document)[1]:  # what is in another namespace is not told
@@ -136,6 +140,20 @@ def find_missing(
             if suggest:
                 hint = suggestion(reference.name, alike, hint, alike=VERY_ALIKE)
             yield Problem(reference.path, message, hint, missing=True)
+
+
+def _other_version(reference: Reference, found: Document | None) -> Problem | None:
+    """Says that a tool is there in another version than the one that is asked for."""
+    version = (found or {}).get("spec", {}).get("version")
+    if reference.kind != "Tool" or "@" not in reference.said or not isinstance(version, str):
+        return None
+    try:
+        if split_request(reference.said)[1].allows(parse_version(version)):
+            return None
+    except InvalidInput:
+        return None  # the check of the field says so
+    message = f'tool "{reference.name}" has version {version}, and "{reference.said}" asks for another one'
+    return Problem(reference.path, message, f'name "{reference.name}" for any version', missing=True)
 
 
 # Rules know a tool by its token, so that Web-Search and web_search are the same to them.

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from foliot.common.pages import read_all
 from foliot.common.suggestions import VERY_ALIKE, suggestion
+from foliot.common.versions import parse_version, split_request
 from foliot.engine.approval.grants import StoredGrants
 from foliot.engine.base import Clock
 from foliot.engine.code.conversation import PROGRAM, RESULT_LIMIT
@@ -77,7 +78,7 @@ from foliot.tools.builtin.skills import SKILLS_TOOL, OfferedSkill, OfferedSkills
 from foliot.tools.governance.rules import Rules
 from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline
-from foliot.tools.registry import GLOBAL, ToolRegistry, parse_version, split_request
+from foliot.tools.registry import GLOBAL, ToolRegistry
 from foliot.tools.workspaces import WORKSPACE_RULES
 
 # --- toolbox ---------------------------------------------------------------------------------------------------------
