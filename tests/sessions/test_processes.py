@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from foliot import Runtime
+from foliot.common.cancellation import stop_tasks
 from foliot.kernel.run.feedback import user_message
 from foliot.server.runs.takeover import TakingUp
 from foliot.store.sessions.base import NewInput
@@ -64,12 +65,14 @@ async def kept_going(runtime: Runtime, session: str) -> None:
             await runtime.inside.sessions.keeper.sweep(patience=0.0)
             await asyncio.sleep(0.05)
 
-    task = asyncio.create_task(look())
+    tasks = [asyncio.create_task(look()), asyncio.create_task(quiet(runtime, session))]
     try:
-        await quiet(runtime, session)
+        # A look that fails would leave what is waited for undone for ever.
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
     finally:
-        task.cancel()
-        await asyncio.wait({task})
+        await stop_tasks(*tasks)
 
 
 def users(said: list[tuple[str, str]]) -> list[str]:

@@ -93,7 +93,7 @@ class TakingUp:
                 continue
             if await self._gets_nowhere(each):
                 continue
-            self._under_way[each.run_id] = self._drives.keep(self._drive(each.run_id))
+            self._under_way[each.run_id] = self._drives.keep(each.run_id, self._drive(each.run_id))
             taken.append(each.run_id)
         return taken
 
