@@ -106,7 +106,7 @@ async def test_a_branch_has_the_settled_past_and_what_is_changed(engine: Engine)
     assert found.spec.system == "Be brief."
     assert [message.role for message in found.history] == ["user", "assistant", "tool"]
     assert found.input == (user_message("and now?"),)
-    assert found.fork == Fork("r1", 6)
+    assert found.fork == Fork("r1", 6, step=2)
 
 
 async def test_a_branch_has_what_the_model_was_told_before_the_step() -> None:

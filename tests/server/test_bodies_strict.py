@@ -15,6 +15,9 @@ from foliot.server.route_table import ROUTES
 # Other people's protocols: their clients send fields that came later, and expect them to be left out.
 LENIENT: Final = {"/v1/chat/completions", "/v1/responses"}
 
+# Refused in the words of that protocol: 400, and not 422.
+BAD_REQUEST: Final = {"/v1/responses/input_tokens"}
+
 # They say first that this server has no accounts; that they read their bodies as all others do is checked below.
 ACCOUNTS: Final = {"/v1/auth/login", "/v1/auth/setup", "/v1/auth/change-password"}
 
@@ -45,7 +48,7 @@ async def test_a_field_that_is_not_in_the_form_is_refused(http: httpx.AsyncClien
     name = await a_run(http) if "/runs/{" in path else "x"
     url = re.sub(r"\{[^}]*\}", name, path)
     answer = await http.request(method, url, json={"a_field_of_nobody": 1})
-    assert answer.status_code == 422, answer.text
+    assert answer.status_code == (400 if path in BAD_REQUEST else 422), answer.text
     assert "a_field_of_nobody" in answer.text
 
 

@@ -230,7 +230,7 @@ def test_what_is_asked_of_the_server_itself(http: httpx.Client) -> None:
     for path in ("/v1/namespaces", "/v1/capabilities", "/v1/workers", "/v1/resources"):
         done(http, "GET", path)
     # Another test may have put other values there, and own them.
-    forced = {"forceConflicts": "true"}
+    forced = {"forceConflicts": "true", "allowMissing": "true"}
     applied = done(http, "POST", "/v1/apply", content=MANIFESTS, params={"dryRun": "true", **forced})
     assert len(applied["outcomes"]) == MANIFESTS.count("\nkind: ")
     done(http, "POST", "/v1/apply", content=MANIFESTS, params=forced)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from foliot.catalog.declared import key_of
 from foliot.engine.definition.conditions import check_fields
-from foliot.engine.definition.missing import Brings, Lookups, Parts, StoreWithout, is_built_in, look_up, named
+from foliot.engine.definition.missing import Brings, Lookups, Parts, StoreAfter, is_built_in, look_up, named
 from foliot.engine.definition.providers import check_provider
 from foliot.errors import FoliotError, InvalidInput
 from foliot.resources.checks import check_references
@@ -186,7 +186,7 @@ async def check_against_store(
     from foliot.resources.problems import Finding, ManifestError
 
     if gone:
-        store = StoreWithout(store, gone)
+        store = StoreAfter(store, gone)
     await check_declared(store, documents)
     parts = await look_up(store, documents, brings, operator=operator)
     findings: list[Finding] = []

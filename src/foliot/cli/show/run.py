@@ -106,7 +106,8 @@ class RunStory:
         self._calls = JournalCalls()
         self._step = 0
         self._free = False  # whoever goes on takes over from nobody
-        self._epoch = self._attempt = 0
+        self._epoch: int = 0
+        self._attempt: int = 0
         self._worker = ""  # who has it, as far as it was shown
         self._asks = False
         self._noted: set[str] = set()

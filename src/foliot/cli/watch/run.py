@@ -339,8 +339,8 @@ class Watch:
                 task = asyncio.create_task(self.followed(begin))
                 try:
                     with on_ctrl_c(lambda times: self._interrupt(task, watched, times), keys):
-                        watched.result = await asyncio.shield(task)
-                        if watched.interrupted and watched.result.phase not in TERMINAL:
+                        watched.result = result = await asyncio.shield(task)
+                        if watched.interrupted and result.phase not in TERMINAL:
                             await self._cancel()  # it came to rest in the same moment
                             task = asyncio.create_task(self.followed(None))
                             watched.result = await asyncio.shield(task)

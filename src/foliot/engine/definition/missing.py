@@ -45,19 +45,26 @@ class Lookups(Lists, Protocol):
     async def owned(self, keys: Sequence[Key]) -> dict[Key, Owned]: ...
 
 
-class StoreWithout:
-    """A store as it will be when these resources are gone."""
+class StoreAfter:
+    """A store as it will be when these documents are in it, and these resources are gone."""
 
-    def __init__(self, store: Lookups, gone: Collection[Key]) -> None:
+    def __init__(self, store: Lookups, gone: Collection[Key], put: Iterable[Document] = ()) -> None:
         self._store = store
         self._gone = frozenset(gone)
+        self._put = {key_of(each): each for each in put}
 
     async def owned(self, keys: Sequence[Key]) -> dict[Key, Owned]:
-        return await self._store.owned([key for key in keys if key not in self._gone])
+        found = await self._store.owned([key for key in keys if key not in self._gone and key not in self._put])
+        return {**found, **{key: Owned(self._put[key], {}) for key in keys if key in self._put}}
 
     async def list(self, filter: Filter, *, cursor: str | None = None) -> Page:
         page = await self._store.list(filter, cursor=cursor)
-        return replace(page, items=[each for each in page.items if key_of(each) not in self._gone])
+        items = [each for each in page.items if key_of(each) not in self._gone and key_of(each) not in self._put]
+        if cursor is None:
+            items += [
+                each for key, each in self._put.items() if (key.kind, key.namespace) == (filter.kind, filter.namespace)
+            ]
+        return replace(page, items=items)
 
 
 @dataclass(frozen=True)

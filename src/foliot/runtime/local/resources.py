@@ -29,7 +29,7 @@ from foliot.store.base import (
 )
 
 if TYPE_CHECKING:
-    from foliot.catalog.apply import Applier
+    from foliot.catalog.apply import Applier, Step
     from foliot.engine.definition.missing import Brings
     from foliot.runtime.local.declared_work import DeclaredWork, Recorded
     from foliot.work.tasks.base import TaskBody
@@ -109,6 +109,14 @@ class LocalResources(ResourceGroup):
         from foliot.engine.definition.missing import add_conditions
 
         return await add_conditions(self._store, documents, self._brings)
+
+    async def _told_after(self, steps: Sequence[Step]) -> Rows[Document]:
+        """Adds what is missing to the status of each document of these steps, as if they were done."""
+        from foliot.engine.definition.missing import StoreAfter, add_conditions, key_of
+
+        gone = [key_of(step.document) for step in steps if step.action == "deleted"]
+        put = [step.document for step in steps if step.action != "deleted"]
+        return await add_conditions(StoreAfter(self._store, gone, put), [step.document for step in steps], self._brings)
 
     async def opposed(self, documents: Sequence[Document]) -> Sequence[Taken]:
         if self._work is None or not any(document["kind"] == "Task" for document in documents):
@@ -201,9 +209,7 @@ class LocalResources(ResourceGroup):
         if not dry_run:
             await self._written(*(step.document for step in result.steps if step.change is not None))
             await self._end(ends)
-        told = [step.document for step in result.steps]
-        if result.warnings and not dry_run:
-            told = await self._told(told)
+        told = await self._told_after(result.steps) if result.warnings else [step.document for step in result.steps]
         outcomes = [
             Outcome(
                 step.action,

@@ -41,6 +41,7 @@ from foliot.runtime.local.groups import whoami
 from foliot.runtime.results import result_of
 from foliot.store.base import Document
 from foliot.store.journal.base import ALL_PHASES, TERMINAL, RunInfo, Signal, TransactionBody
+from foliot.store.journal.chain import JournalChanged
 from foliot.store.journal.memory import MemoryJournal
 from foliot.store.ledger.doubts import DoubtPage, LateDecision, page_of, position_of
 from foliot.store.queue.queue import unattended
@@ -301,7 +302,10 @@ async def as_it_stands(inside: Inside, info: RunInfo) -> RunInfo:
     """
     if info.phase not in ("pending", "running"):
         return info
-    _, state = await inside.runs.load(info.id)
+    try:
+        _, state = await inside.runs.load(info.id)
+    except JournalChanged:  # it is listed all the same; `why` and `trace` say what is wrong with it
+        return info
     summary = summary_of(state)
     if info.phase == "pending" and (asking := await asking_below(inside, state)):
         _, below = await inside.runs.load(asking[0])

@@ -6,8 +6,9 @@ out of its document.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Final
+from typing import Final, cast
 
 from foliot.common.process import is_gone
 from foliot.common.times import iso
@@ -84,7 +85,8 @@ def interrupted(info: RunInfo, now: float) -> bool:
 
 def waits_below(info: RunInfo) -> bool:
     """Returns whether nobody needs to drive the run, because all that it does is to wait for a run that waits."""
-    return info.phase == "pending" and bool((info.summary.get("waiting") or {}).get("run"))
+    waiting = cast("Mapping[str, object]", info.summary.get("waiting") or {})
+    return info.phase == "pending" and bool(waiting.get("run"))
 
 
 def is_undriven(info: RunInfo, now: float) -> bool:
