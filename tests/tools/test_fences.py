@@ -206,6 +206,9 @@ class Kept:
     async def folder(self, owner: FenceOwner, *, writes: bool = True) -> Path | None:
         return await self._shared.folder(owner)
 
+    def is_shared(self, folder: Path) -> bool:
+        return False
+
     async def take_over(self, owner: FenceOwner, before: WorkspaceSnapshot | None, after: WorkspaceSnapshot) -> None:
         """Do nothing."""
 
