@@ -256,6 +256,8 @@ async def test_a_link_is_its_users_and_ends_when_it_is_revoked(site: Site) -> No
     assert not (await site.write("zoe")).session
     outcomes = [each.body["outcome"] for each in await site.runtime.audit.list(limit=20)]
     assert [each for each in outcomes if each.startswith("channel_")] == ["channel_unlinked", "channel_linked"]
+    named = [each.body["resource"] for each in await site.runtime.audit.list(limit=20)]
+    assert [each["name"] for each in named if each["kind"] == "ChannelLink"] == [link["id"], link["id"]]
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,7 @@ class ChannelLinks:
         self,
         code: str,
         *,
+        id: str = "",
         namespace: str,
         user: str,
         owner: bool,
@@ -109,12 +110,15 @@ class ChannelLinks:
     ) -> ChannelLink:
         """Links the sender that a code was shown to with a user, once. Raises `NotFound`, `Conflict`.
 
-        What `in_transaction` writes is stored with it. Entries are counted for the user: `Conflict` for too many.
+        `id` is of `make_link_id`, for whoever records it in the same transaction. What `in_transaction` writes is stored with the link. Entries are counted
+        for the user: `Conflict` for too many.
         """
         if wait := await self._attempts.charge(f"link:{_digest(user)}", PACE_OF_ENTRY, now=now):
             raise Conflict("too many codes were entered", hint=f"try again in {ceil(wait)} s", retryable=True)
         plain = "".join(code.upper().split()).replace("-", "")
-        link = await self._db.write(_enter, _digest(plain), namespace, user, owner, now, in_transaction)
+        link = await self._db.write(
+            _enter, id or make_link_id(), _digest(plain), namespace, user, owner, now, in_transaction
+        )
         if link is None:
             raise NotFound(
                 f"this code is not good in namespace {namespace!r}",
@@ -190,13 +194,18 @@ def _offer(place: ChannelPlace, sender: str, digest: str, now: float) -> Tx[bool
     return True
 
 
+def make_link_id() -> str:
+    """Makes an id that no link has."""
+    return secrets.token_hex(6)
+
+
 def _enter(
-    digest: str, namespace: str, user: str, owner: bool, now: float, in_transaction: TransactionBody | None
+    id: str, digest: str, namespace: str, user: str, owner: bool, now: float, in_transaction: TransactionBody | None
 ) -> Tx[ChannelLink | None]:
     code = yield from one("channel_code_take", digest=digest, namespace=namespace)
     if code is None or now >= code["expires_at"]:
         return None
-    link = ChannelLink(secrets.token_hex(6), namespace, code["name"], code["sender"], user, now)
+    link = ChannelLink(id, namespace, code["name"], code["sender"], user, now)
     yield from run(
         "channel_link_put",
         id=link.id,

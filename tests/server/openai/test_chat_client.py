@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx2 as httpx
 import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk
@@ -38,6 +39,15 @@ async def test_models_are_the_agents_and_systems(client: openai.AsyncOpenAI) -> 
     assert (await client.models.retrieve("echo")).owned_by == "default"
     with pytest.raises(openai.NotFoundError, match="does not exist"):
         await client.models.retrieve("nobody")
+
+
+async def test_an_agent_that_is_not_active_is_no_model(client: openai.AsyncOpenAI, http: httpx.AsyncClient) -> None:
+    for active, listed in ((True, True), (False, False)):
+        spec = {"model_ref": "tape", "active": active}
+        document = {"apiVersion": "foliot.dev/v1", "kind": "Agent", "metadata": {"name": "resting"}, "spec": spec}
+        taken = await http.post("/v1/apply", json=document, params={"allowMissing": "true", "forceConflicts": "true"})
+        assert taken.is_success, taken.text
+        assert ("resting" in [model.id async for model in client.models.list()]) == listed
 
 
 async def test_an_agent_answers(client: openai.AsyncOpenAI, runtime: Runtime) -> None:

@@ -36,7 +36,7 @@ from foliot.runtime.outcomes import CHANNEL, SCHEDULE, WEBHOOK, no_trigger, not_
 from foliot.store.audit.chain import ChainHead
 from foliot.store.audit.log import AuditFilter, AuditRecord, SqlAuditLog, Verified, append_records
 from foliot.store.base import Database, Document, Filter, Key, ResourceStore
-from foliot.store.channel_links import ChannelLink, ChannelLinks
+from foliot.store.channel_links import ChannelLink, ChannelLinks, make_link_id
 from foliot.store.channels import ChannelDelivery, DeliveryState, Outbox, shown
 from foliot.store.journal.base import TransactionBody
 from foliot.store.journal.database import SqlJournal
@@ -281,10 +281,10 @@ class LocalChannels(_Triggers, ChannelGroup):
 
     async def link(self, code: str, *, namespace: str = "default") -> ChannelLink:
         # Whoever can open the store can do anything to it; on behalf of somebody else it goes by their roles.
-        me, owner = self._me, not self._caller.user
-        record = self._record("channel_linked", namespace, me)
+        me, owner, id = self._me, not self._caller.user, make_link_id()
+        record = self._record("channel_linked", namespace, id)
         return await ChannelLinks(self._db).enter(
-            code, namespace=namespace, user=me, owner=owner, now=time.time(), in_transaction=record
+            code, id=id, namespace=namespace, user=me, owner=owner, now=time.time(), in_transaction=record
         )
 
     async def links(self, *, namespace: str = "default") -> Rows[ChannelLink]:

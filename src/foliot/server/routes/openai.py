@@ -77,10 +77,12 @@ _ASKS: Final = (
 
 @router.get("/v1/models", reads=_LOOKS)
 async def list_models(request: Request, services: Services, caller: Caller) -> Response:
-    """The agents and systems that the caller can use, as models."""
+    """The agents and systems that the caller can use, as models: an agent that is not active takes no work."""
     namespace = namespace_of(request.scope) if "namespace" in request.query_params else None
     found: dict[str, dict[str, Any]] = {}
     async for target in list_targets(services.resources, caller, namespace):
+        if target.document["spec"].get("active") is False:
+            continue
         id = _model_id(target)
         if id in found:  # a system that is called as an agent is
             space, _, name = id.rpartition("/")

@@ -22,7 +22,7 @@ from foliot.server.http.names import MOST, Limit, Name, Namespace, space
 from foliot.server.http.parameters import Path, Query
 from foliot.server.http.responses import Json
 from foliot.store.base import Key
-from foliot.store.channel_links import ChannelLinks, no_link
+from foliot.store.channel_links import ChannelLinks, make_link_id, no_link
 
 router = new_router("triggers")
 
@@ -192,10 +192,11 @@ async def channel_links(services: Services, caller: Caller, namespace: Namespace
 @router.post("/v1/channel-links")
 async def link_channel(request: Request, services: Services, caller: Caller, namespace: Namespace = None) -> Response:
     """Link whom a channel showed a code with the caller, who speaks there as themselves from then on."""
-    entry, where = await form(request, LinkCode), space(namespace)
-    act = _link_act(services, caller, request, "channel_linked", where, caller.name)
+    entry, where, id = await form(request, LinkCode), space(namespace), make_link_id()
+    act = _link_act(services, caller, request, "channel_linked", where, id)
     link = await ChannelLinks(services.database).enter(
         entry.code,
+        id=id,
         namespace=where,
         user=caller.name,
         owner=caller.known_by == "local",
