@@ -110,8 +110,8 @@ class ChannelLinks:
     ) -> ChannelLink:
         """Links the sender that a code was shown to with a user, once. Raises `NotFound`, `Conflict`.
 
-        `id` is of `make_link_id`, for whoever records it in the same transaction. What `in_transaction` writes is stored with the link. Entries are counted
-        for the user: `Conflict` for too many.
+        `id` is of `make_link_id`, for whoever records it. What `in_transaction` writes is stored with the link. Entries
+        are counted for the user: `Conflict` for too many.
         """
         if wait := await self._attempts.charge(f"link:{_digest(user)}", PACE_OF_ENTRY, now=now):
             raise Conflict("too many codes were entered", hint=f"try again in {ceil(wait)} s", retryable=True)
