@@ -186,6 +186,14 @@ class ClaimsConformance:
         assert taken.index("patient") == queue.KEEPS_PLACE + 1
         assert taken[: queue.KEEPS_PLACE + 1] == ["poison"] * (queue.KEEPS_PLACE + 1)
 
+    async def test_a_run_that_its_worker_hands_back_keeps_its_place(self, db: Database) -> None:
+        """A worker that is stopped at once hands back what it has at work."""
+        await add(db, "first", due_at=NOW - 9)
+        (lease,) = (await take(db)).leases
+        await add(db, "second", due_at=NOW - 8)
+        await finish(db, lease, "pending")
+        assert ids(await take(db, 1, by=offer("w2"))) == ["first"]
+
     async def test_the_place_of_a_run_is_forgotten_when_it_is_let_go(self, db: Database) -> None:
         """It is due anew then, as a timer or somebody's word says."""
         await add(db, "r1", due_at=NOW - 9)

@@ -475,7 +475,7 @@ class Runs:
 
     async def _give_back(self, lease: Lease) -> None:
         try:
-            await asyncio.shield(self.journal.append(lease, [], phase="pending", due=self._clock()))
+            await asyncio.shield(self.journal.append(lease, [], phase="pending"))
         except LeaseLost:
             log.debug("run %s is somebody else's already, or has ended", lease.run_id)
         except FoliotError as error:

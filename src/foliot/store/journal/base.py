@@ -295,10 +295,10 @@ class Journal(Protocol):
 
         `taken` are ids of signals that these entries carry; they are removed in the same transaction. `answered` are
         those of inputs that wait for this run no longer. `due` is when a queued run that is let go may be taken again
-        (None: as soon as it can go on). `in_transaction` commits with the entries. Raises `LeaseLost`,
-        `JournalConflict`; `SignalsPending` when `phase` is "waiting" and a signal is not taken, or it is "succeeded"
-        and an input is not. Without a `phase`, `CancelPending` when the first cancel of the run was stored before and
-        is neither among the entries nor taken.
+        (None: as soon as it can go on, in the place that it had). `in_transaction` commits with the entries.
+        Raises `LeaseLost`, `JournalConflict`; `SignalsPending` when `phase` is "waiting" and a signal is not
+        taken, or it is "succeeded" and an input is not. Without a `phase`, `CancelPending` when the first
+        cancel of the run was stored before and is neither among the entries nor taken.
         """
         ...
 

@@ -496,9 +496,9 @@ def _let_go(
     yield from _append(lease, entries, phase, summary, taken, answered)
     if phase in TERMINAL:
         yield from queue.remove(lease.key)
+    elif due is None and phase == "pending":
+        yield from queue.hand_back(lease.key)
     else:
-        if due is None and phase == "pending":
-            due = 0.0
         yield from queue.let_go(lease.key, due)
     if in_transaction is not None:
         yield from in_transaction()

@@ -15,6 +15,10 @@ UPDATE queue SET held = 1, place = CASE WHEN held = 0 THEN due_at ELSE place END
 -- locks: -
 UPDATE queue SET held = 0, due_at = :due_at, let_go = 1, place = NULL, lost = 0 WHERE run = :run;
 
+-- name: queue_hand_back
+-- locks: -
+UPDATE queue SET held = 0, due_at = COALESCE(place, 0.0), let_go = 1, place = NULL, lost = 0 WHERE run = :run;
+
 -- name: queue_take_back
 -- locks: -
 -- Whoever held it is gone: it has the place in its line that it had, :most times.

@@ -99,6 +99,11 @@ def let_go(key: int, due_at: float | None) -> Tx[None]:
     yield from run("queue_let_go", run=key, due_at=due_at)
 
 
+def hand_back(key: int) -> Tx[None]:
+    """Frees a run that could go on at once: it has the place in its line that it had."""
+    yield from run("queue_hand_back", run=key)
+
+
 def take_back(key: int, due_at: float) -> Tx[None]:
     """Frees a run whose holder is gone. It keeps its place in its line, a few times; then it is due since `due_at`."""
     yield from run("queue_take_back", run=key, due_at=due_at, most=KEEPS_PLACE)

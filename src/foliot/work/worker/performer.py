@@ -212,7 +212,7 @@ class TaskPerformer:
         except LeaseLost as lost:
             log.info("%s", lost.message)
         except asyncio.CancelledError:
-            await asyncio.shield(self._give_back(lease, 0.0))
+            await asyncio.shield(self._give_back(lease, None))
             raise
         except (UnknownEvent, MsgspecError) as error:
             log.warning("run %s is left to a newer worker: %s", lease.run_id, error)
@@ -247,8 +247,10 @@ class TaskPerformer:
         task = await self._briefs.task(found[0])
         return TaskSettlement(task, found[0]["message"], self._transport, clock=self._clock, counts=self.counts)
 
-    async def _give_back(self, lease: Lease, due: float, *, patient: bool = False) -> None:
-        """Let others have the run. Harmless when the driver has done so already, or the lease is lost.
+    async def _give_back(self, lease: Lease, due: float | None, *, patient: bool = False) -> None:
+        """Let others have the run from `due` on; None: at once, in the place that it had.
+
+        Harmless when the driver has done so already, or the lease is lost.
 
         `patient`: as soon as the store answers, if that is not later than others would take the run by themselves.
         """
