@@ -154,7 +154,9 @@ class AgentLimits(Model):
 
     max_steps: Count = Field(default=MAX_STEPS, description="Model answers in one run; 0 means the default of 10.")
     max_tokens: Positive | None = Field(default=None, description="Tokens in and out, over all answers of a run.")
-    max_cost_usd: Annotated[float, Field(gt=0)] | None = Field(default=None, description="Money in US dollars.")
+    max_cost_usd: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="US dollars for answers of models."
+    )
     max_tool_calls: Count | None = Field(default=None, description="Tool calls in one run; 0 allows none.")
     timeout: Timeout | None = Field(
         default=None, description="Time at work, such as 5m; not what is spent waiting for people."
