@@ -24,6 +24,7 @@ from foliot.store import incarnation as life
 from foliot.store import triggers
 from foliot.store.audit.log import append_records, prune_audit
 from foliot.store.base import Delete, Key, Put
+from foliot.store.channel_links import ChannelLinks, ChannelPlace
 from foliot.store.channels import ChannelReaders, Outbox
 from foliot.store.folders import FolderKey, FolderMoved, SqlFolders
 from foliot.store.journal.base import LockingBody
@@ -792,6 +793,24 @@ async def _choose_agent(t: Tools) -> Any:
 @act("channel.forget")
 async def _forget_channel(t: Tools) -> Any:
     await ChannelReaders(t.db).forget("tg")
+
+
+# Two who link one sender: the code of the first is worthless once the second was shown one.
+LINKED: Final = ChannelPlace("default", "bot", "channel-uid", "terms")
+
+
+@act("channel.link")
+async def _link_channel(t: Tools) -> Any:
+    links = ChannelLinks(t.db)
+    code = await links.offer(LINKED, "zoe", now=t.now)
+    with contextlib.suppress(NotFound):
+        return (await links.enter(code, id=f"link-{t.who}", namespace="default", user=t.who, owner=False, now=t.now)).id
+
+
+@act("channel.unlink")
+async def _unlink_channel(t: Tools) -> Any:
+    with contextlib.suppress(NotFound):  # nobody has linked it
+        await ChannelLinks(t.db).delete("link-a", namespace="default")
 
 
 # --- callers -------------------------------------------------------------------------------------------------------
