@@ -12,9 +12,10 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
@@ -22,7 +23,9 @@ from benchmarks.processes import resident
 from foliot import Client
 from foliot.errors import Unavailable
 from foliot.sessions.chat_events import EndEvent
+from foliot.store.sessions.base import Session
 
+T = TypeVar("T")
 LARGE = bool(os.environ.get("FOLIOT_CHAOS"))
 MINUTES = float(os.environ.get("FOLIOT_SOAK_MINUTES", "60"))
 PEOPLE = 25 if LARGE else 5
@@ -86,23 +89,29 @@ class Soak:
         while self._left > 0:
             self._left -= 1
             if spoken % TURNS_OF_A_SESSION == 0:
-                session = (await self._client.sessions.rotate("helper", channel=f"person-{number}")).id
+                session = (await self._insisting(self._rotate, number)).id
             spoken += 1
-            assert await self._ends(session, f"What is number {spoken} for {number}?") == ["answered"]
+            assert await self._insisting(self._ends, session, number, spoken) == ["answered"]
             self.turns += 1
             if LARGE:  # at the pace of people, as far as the machine keeps up
                 await asyncio.sleep(max(0.0, begun + spoken * 60 * PEOPLE / TURNS_A_MINUTE - time.monotonic()))
 
-    async def _ends(self, session: str, text: str) -> list[str]:
-        """Says something, and again under the same key when the store did not answer in time: an hour is long."""
+    async def _rotate(self, number: int) -> Session:
+        return await self._client.sessions.rotate("helper", channel=f"person-{number}")
+
+    async def _ends(self, session: str, number: int, spoken: int) -> list[str]:
+        chat = self._client.sessions.chat(session, f"What is number {spoken} for {number}?", key=f"{number}-{spoken}")
+        return [event.status async for event in chat if isinstance(event, EndEvent)]
+
+    async def _insisting(self, act: Callable[..., Awaitable[T]], *given: Any) -> T:
+        """Does an act again when the store did not answer in time, as people would: an hour is long."""
         for _ in range(MOST_TRIES):
             try:
-                chat = self._client.sessions.chat(session, text, key=text)
-                return [event.status async for event in chat if isinstance(event, EndEvent)]
+                return await act(*given)
             except Unavailable:
                 self.unavailable += 1
                 await asyncio.sleep(SAMPLE_EVERY)
-        return []
+        return await act(*given)
 
     async def _sample(self) -> None:
         while not self._over.is_set():
