@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import string
 from collections.abc import AsyncIterator, Callable
@@ -28,6 +29,7 @@ async def runtime(store_url: str, tmp_path: Path) -> AsyncIterator[Runtime]:
 
 async def channel(runtime: Runtime, name: str, key: str) -> None:
     await declare(runtime, "Secret", name, {"data": {"value": base64.b64encode(key.encode()).decode()}})
+    await asyncio.sleep(0.002)  # which of two channels was there first is known to the millisecond
     await point(runtime, name, name)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from foliot import Agent, Runtime, ScriptedModel
 from foliot.cli.local import LocalClient
 from foliot.cli.show.run import Opening
 from foliot.cli.watch.run import WatchOptions, stay
+from foliot.engine.live.hub import Recorded
 from foliot.errors import NotFound
 from foliot.kernel.identity import Identity
+from foliot.kernel.run.events import RunCancelled, RunWaiting
 from tests.cli.conftest import Foliot
 from tests.cli.test_answer import MANIFEST as ASKS
 from tests.cli.test_answer import Terminal
@@ -103,3 +106,21 @@ async def test_ctrl_c_while_a_run_begins_leaves_nothing_that_resume_would_begin(
         except NotFound:
             assert "Cancelled before it had begun." in capsys.readouterr().err
         assert "resume" not in capsys.readouterr().err
+
+
+async def test_a_run_that_is_cancelled_where_it_rested_is_watched_to_its_end(home: Path, tmp_path: Path) -> None:
+    agent = Agent("clerk", model=ScriptedModel([{"call": {"ask_user": {"question": "Go?"}}}]), tools=["ask_user"])
+    async with Runtime(tmp_path / "store.db") as runtime:
+        client = LocalClient(runtime, caller=Identity("ann", via="cli"))
+        await client.runs.start(agent, "go", run_id="r1")
+        async with aclosing(client.runs.watch("r1")) as live:
+            async for item in live:
+                if isinstance(item, Recorded) and isinstance(item.event, RunWaiting):
+                    break
+        assert (await client.runs.outcome("r1")).phase == "waiting"
+        behind = (await client.runs.get("r1")).seq
+        await client.runs.cancel("r1")
+        async with asyncio.timeout(30):
+            events = [item.event async for item in client.runs.watch("r1", after=behind) if isinstance(item, Recorded)]
+        assert isinstance(events[-1], RunCancelled)
+        assert (await client.runs.outcome("r1")).phase == "cancelled"

@@ -270,7 +270,16 @@ class WatchedRuns(LocalRuns):
             info = await self._inside.runs.journal.get(run_id)
         if drive is not None and info.phase in TERMINAL and self._inside.runs.local(run_id) is None:
             drive.task.cancel()  # it slept until a timer would go off, or somebody would decide
+            await self._forget(run_id, drive)
         return info
+
+    async def _forget(self, run_id: str, drive: _Drive) -> None:
+        """Lets who watches from now on read of the end in the store: it was not this drive that came to it."""
+        if self._drives.get(run_id) is drive:
+            del self._drives[run_id]
+            drive.watch.close()
+        async with self._started:
+            self._started.notify_all()
 
     async def _begin(self, run_id: str, work: Coroutine[Any, Any, RunResult], *, attends: bool = False) -> _Drive:
         watch = ExitStack()
