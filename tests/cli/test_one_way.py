@@ -27,7 +27,7 @@ BRANCHES = {
     "invocation.py": 2,  # some commands work on the store itself; contexts name servers
     "reach.py": 1,  # `connected` opens the store, or the server
     "runtimes.py": 2,  # `reached` opens a runtime, or the server; a server goes by the token, and takes no name
-    "watch/run.py": 1,  # words: a run of this process stops with it, one of a server does not
+    "watch/run.py": 2,  # a run of this process stops with it, also before it has begun; one of a server does not
     "watch/task.py": 1,  # the work of a task is done here only on a runtime of this process
 }
 ASKS = re.compile(r"\.server is (?:not )?None|\.drives_here|isinstance\(\w+, (?:LocalClient|RemoteClient)\)")

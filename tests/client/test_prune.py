@@ -166,11 +166,15 @@ async def test_what_open_tasks_use_is_pruned_only_by_force(both):
     for name in ("clerk", "office", "look", "brain"):
         for dry_run in (True, False):
             with pytest.raises(Conflict, match="tasks that have not ended") as refused:
-                await both.client.resources.apply([*world(name), *tasks], prune=DESK, dry_run=dry_run)
+                await both.client.resources.apply(
+                    [*world(name), *tasks], prune=DESK, dry_run=dry_run, allow_missing=True
+                )
             assert "force" in (refused.value.hint or "")
     assert len((await both.client.resources.list(Filter(None, "default"))).items) == 7
 
-    applied = await both.client.resources.apply([*world("clerk", "look"), *tasks], prune=DESK, force=True)
+    applied = await both.client.resources.apply(
+        [*world("clerk", "look"), *tasks], prune=DESK, force=True, allow_missing=True
+    )
     gone = [each.document["metadata"]["name"] for each in applied.outcomes if each.action == "deleted"]
     assert gone == ["clerk", "look"]
 

@@ -58,7 +58,7 @@ CONFIG = {
 # Nearly everything is a good token id, so that a bad one is looked for at length.
 HARD = ("/v1/tokens/{token_id}",)
 # What is a name to another route of the same form, for methods that this one has not.
-ALSO_READ = ("/v1/audit/verify",)
+ALSO_READ = ("/v1/audit/verify", "/v1/agents/defaults")
 # A name of each kind that is there, as contract_kit.py has it.
 NAMED = {
     "agents": "greeter",

@@ -8,19 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foliot.common.versions import parse_constraint, parse_version, split_request
 from foliot.engine.explain.what_if import Declared
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.tools.base import ToolDefinition
-from foliot.tools.registry import (
-    Locked,
-    ToolRegistry,
-    lock,
-    parse_constraint,
-    parse_version,
-    read_only,
-    schema_digest,
-    split_request,
-)
+from foliot.tools.registry import Locked, ToolRegistry, lock, read_only, schema_digest
 
 
 def tool(name: str, version: str = "1.0.0", **fields: Any) -> Declared:

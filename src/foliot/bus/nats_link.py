@@ -183,7 +183,8 @@ class NatsLink:
             with suppress(Error, TimeoutError, OSError):
                 if client.is_connected:
                     await client.flush(timeout=min(1.0, self.options.waits.goodbye / 2))  # pyright: ignore[reportArgumentType] - it only waits for it
-            with suppress(Error, TimeoutError, OSError):
+            # TypeError: what asyncio of Python 3.12 raises for a socket that has just been closed.
+            with suppress(Error, TimeoutError, OSError, TypeError):
                 async with asyncio.timeout(min(2.0, self.options.waits.goodbye / 2)):
                     await client.close()
 

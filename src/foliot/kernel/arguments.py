@@ -245,13 +245,15 @@ def _ignored(number: str) -> int:
 
 
 def _names_in(value: Any) -> int:
-    kind, count, inside = _kind_of(value), 0, value
-    if kind is dict:
-        count, inside = len(value), value.values()
-    elif kind is not list:
-        return 0
-    for item in inside:
-        kind = _kind_of(item)
-        if kind is dict or kind is list:
-            count += _names_in(item)
+    count, left = 0, [value]
+    while left:  # no recursion: how deep that may go differs between Pythons
+        inside = left.pop()
+        if _kind_of(inside) is dict:
+            count += len(inside)
+            inside = inside.values()
+        elif _kind_of(inside) is not list:
+            continue
+        for item in inside:
+            if _kind_of(item) is dict or _kind_of(item) is list:
+                left.append(item)
     return count

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from foliot.cli.chat import screen
 from foliot.cli.chat.commands import help_lines
+from foliot.cli.chat.line_editor import LineEditor
 from foliot.cli.chat.markdown import LONGEST_BLOCK, blocks, markdown_rows
 from foliot.cli.terminal import wrap
 from foliot.common.text import UNSAFE
@@ -52,6 +54,7 @@ It goes out today.
  ────────────
  one   80
 
+  python
   total = 2 * 80
 
   print(total)
@@ -87,6 +90,7 @@ def test_weights_and_colours_stand_for_the_marks() -> None:
         ("<https://x.example>", "https://x.example"),
         ("[https://good.example](https://evil.example)", "https://good.example (https://evil.example)"),
         ("![a cat](https://x.example/cat.png)", "a cat (https://x.example/cat.png)"),
+        ("[a](https://x.example 'a title')", "a (https://x.example) a title"),
         ("[it]: https://x.example", "[it]: https://x.example"),
         ("~~gone~~ 2**3 foo_bar_baz", "~~gone~~ 2**3 foo_bar_baz"),
     ],
@@ -114,6 +118,35 @@ def test_pieces_give_the_blocks_of_the_whole(text: str, cuts: list[int]) -> None
         *ended, last = blocks(last + text[at:cut])
         whole, at = whole + ended, cut
     assert [*whole, last] == blocks(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("| a | b |\n|---|---|\n| 1 | 2 | 3 |", ["| a | b |", "|---|---|", "| 1 | 2 | 3 |"]),
+        ("```python title=pay.py\nx = 1\n```", ["  python title=pay.py", "  x = 1"]),
+    ],
+)
+def test_what_has_no_place_in_a_table_or_in_code_is_seen(text: str, seen: list[str]) -> None:
+    assert plain(markdown_rows(text, 60)) == seen
+
+
+async def test_a_long_block_is_set_anew_now_and_then_and_not_with_every_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, sets = 0.0, 0
+
+    def setting(text: str, width: int) -> list[str]:
+        nonlocal now, sets
+        now, sets = now + 0.01, sets + 1
+        return [text[-width:]]
+
+    monkeypatch.setattr(screen, "markdown_rows", setting)
+    monkeypatch.setattr(screen.time, "monotonic", lambda: now)
+    terminal = screen.Screen(LineEditor([]), color=None)
+    for _ in range(1000):
+        terminal.write("piece ")
+        now += 0.001
+    terminal.settle()
+    assert 10 <= sets <= 20, "a tenth of the time of the pieces"
 
 
 def test_a_block_without_end_is_not_set() -> None:

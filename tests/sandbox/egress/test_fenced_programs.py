@@ -364,11 +364,11 @@ async def test_killing_the_session_closes_the_broker(world: World, sandbox: Proc
 async def test_a_fence_without_a_python_is_shown_the_one_of_its_owner(
     world: World, sandbox: ProcessSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foliot.sandbox.egress.broker._INTERPRETERS", ())
+    monkeypatch.setattr("foliot.sandbox.interpreter.SYSTEM", ())
     async with world.broker() as broker:
-        assert broker.command(["true"])[0].startswith("/opt/")
+        assert "/opt/foliot-python/bin/python3" in broker.command(["true"])
         session = await broker.open(sandbox, inside(tmp_path))
-        done = await session.exec(["sh", "-c", "echo $http_proxy"])
+        done = await session.exec(["sh", "-c", "echo $http_proxy $LD_LIBRARY_PATH"])
         await session.close()
     assert text(done) == "http://127.0.0.1:3128\n"
 

@@ -519,9 +519,15 @@ def table(found: dict[str, dict[str, str]]) -> str:
     return "\n".join(rows) + "\n"
 
 
+def _loads_for_others() -> bool:
+    """Whether an ordinary user can start this Python: its library may be where only root reads."""
+    words = ["/proc/self/exe", "-c", "import asyncio"]
+    return not subprocess.run(words, user=ORDINARY, capture_output=True, env={"PYTHONPATH": _path()}).returncode
+
+
 def everywhere() -> dict[str, dict[str, str]]:
     """Outcomes by backend: as this user, and as root also as an ordinary one."""
-    ways = [(), ("--user", str(ORDINARY))] if os.geteuid() == 0 else [()]
+    ways = [(), ("--user", str(ORDINARY))] if os.geteuid() == 0 and _loads_for_others() else [()]
     with ThreadPoolExecutor() as threads:
         return dict(threads.map(lambda how: outcomes(*how), ways))
 

@@ -1,4 +1,4 @@
-"""What a model answers, as rows of a terminal: models write Markdown. Pure.
+"""Answers, which models write in Markdown, as rows of a terminal. Pure.
 
 An answer comes in pieces. It is cut into blocks (a paragraph, a list, a piece of code), and a block is set when it is
 whole. Nothing that was written is left out: tags of HTML are shown as they stand, a link with its address.
@@ -6,12 +6,11 @@ whole. Nothing that was written is left out: tags of HTML are shown as they stan
 
 from __future__ import annotations
 
-import io
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from foliot.cli.terminal import paint
+from foliot.cli.terminal import paint, rows_of
 from foliot.common.text import visible
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def blocks(text: str) -> list[str]:
 @lru_cache(maxsize=16)
 def markdown_rows(text: str, width: int) -> list[str]:
     """Returns the rows of a block, painted. None is wider than `width`."""
-    rows = [_trimmed(row) for row in _set(visible(text), width)]
+    rows = [_trimmed(row) for row in rows_of(_document(visible(text)), width, _LOOKS)]
     seen = [number for number, row in enumerate(rows) if row]
     return ["".join(map(_painted, row)) for row in rows[seen[0] : seen[-1] + 1]] if seen else []
 
@@ -66,22 +65,6 @@ def _trimmed(row: list[Segment]) -> list[Segment]:
     while row and not row[-1].text.strip():
         row.pop()
     return [*row[:-1], row[-1]._replace(text=row[-1].text.rstrip())] if row else []
-
-
-def _set(text: str, width: int) -> list[list[Segment]]:
-    from rich.console import Console
-    from rich.theme import Theme
-
-    console = Console(
-        file=io.StringIO(),
-        width=width,
-        theme=Theme(_LOOKS),
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-    )
-    return console.render_lines(_document(text), pad=False)
 
 
 def _document(text: str) -> Any:
@@ -94,7 +77,13 @@ def _document(text: str) -> Any:
             yield self.text
 
     class Code(markdown.CodeBlock):
+        @classmethod
+        def create(cls, markdown: Any, token: Any) -> Any:
+            return cls(token.info, "")
+
         def __rich_console__(self, console: Any, options: Any) -> Any:
+            if self.lexer_name:
+                yield Text(f"  {self.lexer_name}", style="dim", overflow="fold")
             for line in str(self.text).rstrip("\n").split("\n"):
                 yield Text(f"  {line}", style=self.style_name, overflow="fold")
 
@@ -105,27 +94,37 @@ def _document(text: str) -> Any:
     # What this leaves out would not be seen: addresses that are defined elsewhere, and what is struck out.
     parser = MarkdownIt("commonmark", {"html": False}).enable("table").disable("reference")
     document.parsed = parser.parse(text)
+    if any(_has_more_cells(text, *token.map) for token in document.parsed if token.type == "table_open" and token.map):
+        document.parsed = parser.disable("table").parse(text)
     for token in document.parsed:
         token.children = _plain(token.children or [])
     return document
 
 
+def _has_more_cells(text: str, first: int, last: int) -> bool:
+    """Whether a row of a table may have more cells than its head: they would not be seen."""
+    head, *rows = text.split("\n")[first:last]
+    return any(row.strip(" |").count("|") > head.strip(" |").count("|") for row in rows)
+
+
 def _plain(parts: list[Token]) -> list[Token]:
     """Returns the parts of a line as a terminal shows them: lines stay lines, links have their addresses."""
     kept: list[Token] = []
-    words = address = ""  # of the link, since it began
+    words = address = title = ""  # of the link, since it began
     for part in parts:
         part.content = visible(part.content)  # once more: `&#8238;` is a character only now
         match part.type:
             case "softbreak":
                 part.type = "hardbreak"
             case "image":
-                part.type, part.content = "text", f"{part.content} ({part.attrs['src']})".lstrip()
+                title = str(part.attrs.get("title", ""))
+                part.type, part.content = "text", f"{part.content} ({part.attrs['src']}) {title}".strip()
             case "link_open":
-                words, address = "", str(part.attrs["href"])
+                words, address, title = "", str(part.attrs["href"]), str(part.attrs.get("title", ""))
                 continue
             case "link_close":
                 part.type, part.content = "text", "" if words == address else f" ({address})"
+                part.content += f" {title}" if title else ""
             case _:
                 pass
         words += part.content

@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import termios
+import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
@@ -27,6 +28,8 @@ from foliot.common.text import visible
 
 BAR: Final = "│ "
 MORE: Final = ". "
+# A block is set anew so much later than the last time as that took.
+SHARE: Final = 10
 # So much of a long text is seen while it is edited; all of it is sent.
 MOST_ROWS: Final = 12
 READ: Final = 65_536
@@ -48,6 +51,9 @@ class Screen:
         self._unread: Callable[[], bool] | None = None
         self._block = ""  # the last block of an answer: it may go on
         self._begun = False  # a block of it stands above
+        self._set: list[str] = []  # the rows of the last block, as it was set lately
+        self._set_again = 0.0
+        self._later: asyncio.TimerHandle | None = None
 
     # --- above the prompt ----------------------------------------------------------------------------------------
 
@@ -75,12 +81,13 @@ class Screen:
         *whole, self._block = blocks(self._block + text)
         for block in whole:
             self._print_block(block)
+            self._set_again = 0.0
         self.draw()
 
     def settle(self) -> None:
         """Prints the last block of an answer for good: nothing more is written to it."""
         self._print_block(self._block)
-        self._block, self._begun = "", False
+        self._block, self._begun, self._set_again = "", False, 0.0
 
     def _print_block(self, block: str) -> None:
         if not (rows := self._rows(block)):
@@ -94,8 +101,22 @@ class Screen:
         rows, row, column = prompt_rows(self.prompt, self.editor.text, self.editor.cursor, width)
         status = [paint(row, dim=True) for row in chop_cells(visible(self.status), width)[:2]] if self.status else []
         room = max(1, shutil.get_terminal_size().lines - len(status) - len(rows) - 1)
-        above = [*_behind_bar(self._rows(self._block)[-room:]), *status]
+        above = [*_behind_bar(self._moving()[-room:]), *status]
         self._area.draw([*above, *rows], row=len(above) + row, column=column)
+
+    def _moving(self) -> list[str]:
+        """Returns the rows of the last block. To set it takes the longer, the longer it is, and pieces come fast."""
+        now = time.monotonic()
+        if now >= self._set_again:
+            self._set = self._rows(self._block)
+            self._set_again = time.monotonic() + SHARE * (time.monotonic() - now)
+        elif self._later is None:
+            self._later = asyncio.get_running_loop().call_later(self._set_again - now, self._draw_later)
+        return self._set
+
+    def _draw_later(self) -> None:
+        self._later = None
+        self.draw()
 
     def _rows(self, block: str) -> list[str]:
         if len(block) > LONGEST_BLOCK:
@@ -148,6 +169,8 @@ class Screen:
             with suppress(NotImplementedError, ValueError):
                 loop.remove_signal_handler(signal.SIGWINCH)
             self.settle()
+            if self._later is not None:
+                self._later.cancel()
             self._give_back(stdin, found)
 
     def _take(self, stdin: int, found: list[object]) -> None:

@@ -17,7 +17,6 @@ import logging
 import os
 import shutil
 import ssl
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -49,6 +48,7 @@ from foliot.sandbox.egress import forwarder, messages
 from foliot.sandbox.egress.credentials import EgressSecret, Leak, Placeholders, Reveal
 from foliot.sandbox.egress.messages import Head, Malformed
 from foliot.sandbox.egress.rules import EgressRecord, EgressRule, EgressRules, Outcome
+from foliot.sandbox.interpreter import own_command, own_mount, system_interpreter
 
 if TYPE_CHECKING:
     from foliot.sandbox.egress.authority import SessionAuthority
@@ -81,9 +81,6 @@ _AUTHORITIES: Final = (
     "PIP_CERT",
     "NODE_EXTRA_CA_CERTS",
 )
-# The fence shows /usr. Elsewhere the interpreter of this process is shown as well.
-_INTERPRETERS: Final = ("/usr/bin/python3", "/usr/local/bin/python3")
-_OWN_INTERPRETER: Final = "/opt/foliot-python"
 _PIECE: Final = 64 * KIB
 _REASONS: Final = {400: "Bad Request", 403: "Forbidden", 502: "Bad Gateway", 503: "Service Unavailable"}
 # Frameworks take the method from these when they are there.
@@ -205,7 +202,7 @@ class Broker:
         self._authority: SessionAuthority | None = None
         self._outward: ssl.SSLContext | None = None
         self._tasks: dict[asyncio.Task[None], _Exchange] = {}
-        self._interpreter = next((path for path in _INTERPRETERS if os.path.exists(path)), None)
+        self._interpreter = system_interpreter()
         self._requests = 0
         self._bytes = 0
         self._blind = False
@@ -298,13 +295,13 @@ class Broker:
         if self._opens_tls:
             found.append(Mount(str(self._place / "ca.pem"), _BUNDLE, part=True))
         if self._interpreter is None:
-            found.append(Mount(sys.base_prefix, _OWN_INTERPRETER, part=True))
+            found.append(own_mount())
         return tuple(found)
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """A command that has the forwarder beside it: it listens before the command begins, and ends with it."""
-        python = self._interpreter or f"{_OWN_INTERPRETER}/bin/python3"
-        return [python, "-I", "-S", _FORWARDER, BROKER_SOCKET, str(PORT), *argv]
+        python = [self._interpreter] if self._interpreter is not None else own_command()
+        return [*python, "-I", "-S", _FORWARDER, BROKER_SOCKET, str(PORT), *argv]
 
     def policy(self, policy: SandboxPolicy) -> SandboxPolicy:
         """A policy with the broker in it. Raises `SandboxPolicyRefused` when it sets one of the same variables."""

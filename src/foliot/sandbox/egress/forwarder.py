@@ -16,6 +16,7 @@ import select
 import sys
 
 PIECE = 65536
+OWN_LIBRARY = "/opt/foliot-python/lib"
 MOST = 256
 # As shells answer: the command cannot be run, or does not exist.
 CANNOT_RUN, NOT_FOUND = 126, 127
@@ -159,6 +160,11 @@ def main(path: str, port: str, command: "list[str]") -> None:
     # Python ignores these, and what is ignored stays so in the command: `yes | head` would not end.
     _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
     _signal.signal(_signal.SIGXFSZ, _signal.SIG_DFL)
+    if os.environ.get("LD_LIBRARY_PATH", "").startswith(OWN_LIBRARY):
+        _, apart, others = os.environ["LD_LIBRARY_PATH"].partition(":")
+        del os.environ["LD_LIBRARY_PATH"]  # it was for this interpreter
+        if apart:
+            os.environ["LD_LIBRARY_PATH"] = others
     try:
         os.execvp(command[0], command)
     except FileNotFoundError:

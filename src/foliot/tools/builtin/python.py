@@ -11,11 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import secrets
 import signal
 import struct
-import sys
 import time
 from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
@@ -37,6 +35,7 @@ from foliot.sandbox.base import (
     SandboxSession,
     WorkspaceAccess,
 )
+from foliot.sandbox.interpreter import own_command, own_mount, system_interpreter
 from foliot.sandbox.program import Tail
 from foliot.tools.base import (
     Invocation,
@@ -64,9 +63,6 @@ LARGEST_CODE: Final = 1024 * 1024
 _LARGEST_ANSWER: Final = 1024 * 1024
 _KEPT: Final = 256 * 1024
 _LENGTH: Final = struct.Struct(">I")
-# The Pythons that a fence shows anyway; without one of them that of the worker is shown at this place.
-_SYSTEM: Final = ("/usr/bin/python3", "/usr/local/bin/python3")
-_OWN: Final = "/opt/foliot-python"
 _INSIDE: Final = Path(__file__).with_name("interpreter.py")
 RESTARTED: Final = "[The interpreter was restarted{why}: variables, imports and functions of earlier calls are gone.]\n"
 
@@ -376,7 +372,7 @@ class Interpreters:
         session = await self._fences.open_narrowed(opened, fence_of(call), serving=lambda: place.served)
         interpreter = None
         try:
-            process = await session.start([python, "-I", "-c", _INSIDE.read_text()])
+            process = await session.start([*python, "-I", "-c", _INSIDE.read_text()])
             interpreter = _Interpreter(session, process, found)
             interpreter.gone = self._fences.resides(session.policy, fence_of(call), interpreter.end)
             async with asyncio.timeout(START_SECONDS):
@@ -443,14 +439,13 @@ class Interpreters:
             self._timer = asyncio.get_running_loop().call_later(wait, self._end_idle)
 
 
-def _python(backend: str) -> tuple[str, tuple[Mount, ...]]:
+def _python(backend: str) -> tuple[list[str], tuple[Mount, ...]]:
     """The Python to start inside, and what must be shown for it: that of the image, of the system, or of the worker."""
     if backend != "process":
-        return "python3", ()
-    for path in _SYSTEM:
-        if os.path.exists(path):
-            return path, ()
-    return f"{_OWN}/bin/python3", (Mount(sys.base_prefix, _OWN),)
+        return ["python3"], ()
+    if (path := system_interpreter()) is not None:
+        return [path], ()
+    return own_command(), (own_mount(),)
 
 
 def _how(finished: Finished, limits: Limits) -> str:
