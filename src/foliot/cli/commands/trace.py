@@ -150,7 +150,7 @@ async def _schedule_text(client: Groups, word: str) -> str | None:
 
 
 async def _newest(work: Groups) -> RunInfo | TaskInfo:
-    """What somebody started last: of a run that works for a task that is the task. Raises `NotFound`."""
+    """The id of the work that was started last: a task, if a run works for one. Raises `NotFound`."""
     newest = await run_of(work, None)
     if name := newest.labels.get(TASK_LABEL):
         with suppress(NotFound):  # its task was deleted

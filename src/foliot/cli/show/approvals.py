@@ -125,7 +125,7 @@ def decided_about(document: Document) -> str:
 
 
 def edited_to(document: Document, arguments: dict[str, Any]) -> str:
-    """What a decision changes, old and new, and the arguments that the call is to be made with then."""
+    """Shows the change that a decision makes, old and new, and the arguments that the call is made with then."""
     spec = document["spec"]
     before, _ = decided_arguments(document)
     now = shown(arguments)

@@ -307,7 +307,7 @@ class _Building:
             doing.append("the model was being asked")
         what = f" while {' and '.join(doing)}" if doing else ""
         if let_go:
-            self.mark("interrupted", at, f"the run was let go{what}, and taken up again", seconds=pause)
+            self.mark("interrupted", at, f"the run was released{what}, and resumed", seconds=pause)
             return
         end = "had lost the run" if before == event.worker else "was gone"
         then = "it went on" if before == event.worker else "another took over"

@@ -107,7 +107,7 @@ RETRIES: Final = (
         "end",
     ),
     RetryRow(
-        "somebody decided that a call whose effect nobody knows ends the run",
+        "somebody decided that a call of unknown effect ends the run",
         "nobody",
         "the end",
         (("unknown_effect", "decided"),),

@@ -231,7 +231,7 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
 
     @property
     def past_effects(self) -> tuple[PastEffect, ...]:
-        """What the original has done that this run, a fork or below one, may do again."""
+        """Lists the effects of the original that this run, a fork or below one, may have again."""
         return self.past if self.fork is None else self.fork.effects
 
 

@@ -444,7 +444,7 @@ def _check_above(found: Sequence[Row], above: Sequence[int]) -> None:
     """Raises `ParentCancelled` when a run `above`, which is locked by now, was told to end."""
     for row in found:
         if row["key"] in above and row["cancelling"] is not None:
-            raise ParentCancelled(f"run {row['id']} was told to end: nothing is started below it")
+            raise ParentCancelled(f"run {row['id']} was cancelled: nothing is started below it")
 
 
 def _append(

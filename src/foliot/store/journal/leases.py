@@ -102,7 +102,7 @@ def pass_fence(
         changed = yield from run("run_advance", **moved)
         if not changed and (yield from _is_cancelled(lease, after)):
             if hears is None or not (yield from hears()):
-                raise CancelPending(f"run {lease.run_id} is told to end, and has not heard it")
+                raise CancelPending(f"run {lease.run_id} is cancelled, and has not heard it")
             changed = yield from run("run_advance", **moved)
     else:
         fields: dict[str, Any] = {"key": lease.key, "epoch": lease.epoch, "worker": lease.worker}

@@ -79,7 +79,7 @@ class MemoryJournal:
             raise Conflict(f"there is already a run {run.id!r}")
         above = self._runs.get(run.parent or "") if run.parent_seq is None else None
         if above is not None and above.cancelling:
-            raise ParentCancelled(f"run {run.parent} was told to end: nothing is started below it")
+            raise ParentCancelled(f"run {run.parent} was cancelled: nothing is started below it")
         conversation = self._joined(run.after, run.namespace) if run.after is not None else ""
         info = RunInfo(
             id=run.id,
@@ -149,7 +149,7 @@ class MemoryJournal:
         heard = any(entry.type == CANCEL for entry in entries)
         if phase is None and run.cancelling == 1 and not heard:
             if any(each.type == CANCEL and key not in taken for key, each in run.signals.items()):
-                raise CancelPending(f"run {lease.run_id} is told to end, and has not heard it")
+                raise CancelPending(f"run {lease.run_id} is cancelled, and has not heard it")
             heard = True
         if phase == "waiting" and set(run.signals) - set(taken):
             raise SignalsPending(f"run {lease.run_id} has signals to take")
