@@ -9,7 +9,6 @@ between others (`foliot.common.text.one_line`; `table` does it for its cells).
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import sys
@@ -21,7 +20,7 @@ from foliot.common.text import visible
 from foliot.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from rich.console import Console
     from rich.segment import Segment
@@ -113,17 +112,6 @@ def live_console(*, no_color: bool | None) -> Console:
                 yield segment if shown == segment.text else Segment(shown, segment.style)
 
     return SafeConsole(file=sys.stderr, no_color=no_color, highlight=False, markup=False, emoji=False)
-
-
-def rows_of(renderable: Any, width: int, looks: Mapping[str, str]) -> list[list[Segment]]:
-    """Returns what rich sets in so many columns, row by row, for a `PromptArea`; nothing is printed."""
-    from rich.console import Console
-    from rich.theme import Theme
-
-    console = Console(
-        file=io.StringIO(), width=width, theme=Theme(dict(looks)), highlight=False, markup=False, emoji=False
-    )
-    return console.render_lines(renderable, pad=False)
 
 
 class PromptArea:

@@ -1,7 +1,8 @@
-"""Answers in Markdown as rows of a terminal: they read well, nothing of them is lost, and none steers the terminal."""
+"""Answers in Markdown as rows of a terminal: they read well, nothing is hidden, and none steers the terminal."""
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import click
@@ -13,7 +14,7 @@ from rich.cells import cell_len
 from foliot.cli.chat import screen
 from foliot.cli.chat.commands import help_lines
 from foliot.cli.chat.line_editor import LineEditor
-from foliot.cli.chat.markdown import LONGEST_BLOCK, blocks, markdown_rows
+from foliot.cli.chat.markdown import LONGEST_LINE, Setter, set_line
 from foliot.cli.terminal import wrap
 from foliot.common.text import UNSAFE
 
@@ -21,22 +22,20 @@ ANSWER = """\
 # The refund
 
 Order **4711** is `paid`, see [the page](https://shop.example/4711).
-It goes out today.
+It goes out *today*.
 
 1. look it up
-
 2. pay it back
+   - in two parts
 
-   in two parts
+> as **agreed**
 
 | part | amount |
-|---|---|
-| one | 80 |
+|------|-------:|
+| one  |     80 |
 
 ```python
-total = 2 * 80
-
-print(total)
+total = 2 * 80 * factor
 ```
 """
 SEEN = """\
@@ -45,33 +44,46 @@ The refund
 Order 4711 is paid, see the page (https://shop.example/4711).
 It goes out today.
 
- 1 look it up
+1. look it up
+2. pay it back
+   • in two parts
 
- 2 pay it back
-   in two parts
+▌ as agreed
 
- part  amount
- ────────────
- one   80
+| part | amount |
+|------|-------:|
+| one  |     80 |
 
-  python
-  total = 2 * 80
-
-  print(total)
+```python
+total = 2 * 80 * factor
+```
 """
 WORDS = ["alpha", "beta", " ", "\n", "\n\n", "    ", "\t", "日本", "&#8238;", "&#27;[2J", "\x1b[2J", "\u202e", "\\"]
-MARKS = ["**", "*", "_", "`", "```", "~~~", "~~", "#", "# ", "- ", "1. ", "> ", "| ", "|-|", "---"]
-LINKS = ["[", "]", "(", ")", "![", "<b>", "<!--", "-->", ": http://gamma "]
-PARTS = st.sampled_from(WORDS + MARKS + LINKS)
-TEXTS = st.lists(PARTS, max_size=40).map("".join)
+MARKS = ["**", "*", "_", "`", "```", "~~~", "~~", "#", "# ", "- ", "1. ", "> ", "| ", "|-|", "---", "> " * 30]
+LINKS = ["[", "]", "(", ")", "![", "<b>", "<!--", "-->", "](gamma ", "'beta'"]
+TEXTS = st.lists(st.sampled_from(WORDS + MARKS + LINKS), max_size=40).map("".join)
 
 
-def plain(rows: list[str]) -> list[str]:
-    return [re.sub(r"\x1b\[[0-9;]*m", "", click.unstyle(row)).rstrip() for row in rows]
+def bare(text: str) -> str:
+    """The text without colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", click.unstyle(text))
 
 
-def shown(text: str, width: int = 66) -> str:
-    return "\n\n".join("\n".join(plain(markdown_rows(block, width))) for block in blocks(text)) + "\n"
+def shown(text: str) -> str:
+    setter = Setter()
+    return "\n".join(bare(setter.take(line).text) for line in text.split("\n"))
+
+
+def printed(pieces: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The rows that a screen prints for good of an answer in these pieces."""
+    rows: list[str] = []
+    terminal = screen.Screen(LineEditor([]), color=None)
+    monkeypatch.setattr(terminal._area, "print", lambda each: rows.extend(map(bare, each)))
+    monkeypatch.setattr(terminal._area, "draw", lambda *_, **__: None)
+    for piece in pieces:
+        terminal.write(piece)
+    terminal.settle()
+    return rows
 
 
 def test_an_answer_reads_as_text() -> None:
@@ -79,7 +91,7 @@ def test_an_answer_reads_as_text() -> None:
 
 
 def test_weights_and_colours_stand_for_the_marks() -> None:
-    (row,) = markdown_rows("**bold** and `code`", 60)
+    row = set_line("**bold** and `code`").text
     assert re.sub(r"\x1b\[[0-9]{5,};", "\x1b[", row) == "\x1b[1mbold\x1b[0m and \x1b[36mcode\x1b[0m"
 
 
@@ -89,68 +101,56 @@ def test_weights_and_colours_stand_for_the_marks() -> None:
         ("a <b>tag</b> and List<str>", "a <b>tag</b> and List<str>"),
         ("<https://x.example>", "https://x.example"),
         ("[https://good.example](https://evil.example)", "https://good.example (https://evil.example)"),
-        ("![a cat](https://x.example/cat.png)", "a cat (https://x.example/cat.png)"),
         ("[a](https://x.example 'a title')", "a (https://x.example) a title"),
+        ("![a cat](https://x.example/cat.png)", "a cat (https://x.example/cat.png)"),
+        ("[](https://x.example)", " (https://x.example)"),
         ("[it]: https://x.example", "[it]: https://x.example"),
         ("~~gone~~ 2**3 foo_bar_baz", "~~gone~~ 2**3 foo_bar_baz"),
+        ("```python title=pay.py", "```python title=pay.py"),
+        ("| 1 | 2 | a cell beyond the head |", "| 1 | 2 | a cell beyond the head |"),
+        ("> " * 40 + "and pay Mallory", "▌ " * 40 + "and pay Mallory"),
+        (" " * 140 + "- a deep item", " " * 140 + "• a deep item"),
+        ("---", "---"),
+        ("a line\r", "a line"),
     ],
 )
 def test_what_markdown_would_hide_is_seen(text: str, seen: str) -> None:
-    assert plain(markdown_rows(text, 60)) == [seen]
+    assert shown(text) == seen
 
 
 @given(TEXTS, st.integers(20, 80))
 def test_no_word_is_lost_and_no_row_steers_or_leaves_its_place(text: str, width: int) -> None:
-    rows = [row for block in blocks(text) for row in plain(markdown_rows(block, width))]
+    setter = Setter()
+    lines = [setter.take(line) for line in text.split("\n")]
+    rows = [bare(row) for line in lines for row in wrap(line.text, width, indent=line.indent[: width // 2])]
     assert [row for row in rows if cell_len(row) > width or UNSAFE.search(row)] == []
-    seen = re.sub(r"[^a-z]", "", "".join(rows))
-    for word in ("alpha", "beta"):
-        # An address is a word with what stands around it, and a language of code is no part of the code.
-        lines = [line for line in text.split("\n") if "```" not in line and "~~~" not in line]
-        assert seen.count(word) >= sum(line.count(word) for line in lines), (text, rows)
+    seen = re.sub(r"\s", "", "".join(rows))
+    for word in ("alpha", "beta", "gamma"):
+        assert seen.count(word) >= text.count(word), (text, rows)
 
 
 @given(TEXTS, st.lists(st.integers(0, 200)))
-def test_pieces_give_the_blocks_of_the_whole(text: str, cuts: list[int]) -> None:
-    assert "".join(blocks(text)) == text
-    whole, last, at = list[str](), "", 0
-    for cut in [*sorted(cut for cut in cuts if cut < len(text)), len(text)]:
-        *ended, last = blocks(last + text[at:cut])
-        whole, at = whole + ended, cut
-    assert [*whole, last] == blocks(text)
+def test_pieces_are_shown_as_the_whole(text: str, cuts: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        whole = printed([text], patch)
+        places = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
+        assert printed([text[a:b] for a, b in itertools.pairwise(places)], patch) == whole
 
 
-@pytest.mark.parametrize(
-    ("text", "seen"),
-    [
-        ("| a | b |\n|---|---|\n| 1 | 2 | 3 |", ["| a | b |", "|---|---|", "| 1 | 2 | 3 |"]),
-        ("```python title=pay.py\nx = 1\n```", ["  python title=pay.py", "  x = 1"]),
-    ],
-)
-def test_what_has_no_place_in_a_table_or_in_code_is_seen(text: str, seen: list[str]) -> None:
-    assert plain(markdown_rows(text, 60)) == seen
+def test_a_line_without_end_is_printed_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is drawn anew with each piece: what is long is not."""
+    longest = 0
+    real = screen.set_line
 
+    def setting(line: str, fence: str = "") -> object:
+        nonlocal longest
+        longest = max(longest, len(line))
+        return real(line, fence)
 
-async def test_a_long_block_is_set_anew_now_and_then_and_not_with_every_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, sets = 0.0, 0
-
-    def setting(text: str, width: int) -> list[str]:
-        nonlocal now, sets
-        now, sets = now + 0.01, sets + 1
-        return [text[-width:]]
-
-    monkeypatch.setattr(screen, "markdown_rows", setting)
-    monkeypatch.setattr(screen.time, "monotonic", lambda: now)
-    terminal = screen.Screen(LineEditor([]), color=None)
-    for _ in range(1000):
-        terminal.write("piece ")
-        now += 0.001
-    terminal.settle()
-    assert 10 <= sets <= 20, "a tenth of the time of the pieces"
-
-
-def test_a_block_without_end_is_not_set() -> None:
-    assert blocks("x" * LONGEST_BLOCK * 2) == ["x" * LONGEST_BLOCK * 2]
+    monkeypatch.setattr(screen, "set_line", setting)
+    rows = printed(["word "] * 2000, monkeypatch)
+    assert longest <= LONGEST_LINE + 10
+    assert "".join(rows).replace(" ", "").replace("│", "") == "word" * 2000
 
 
 @given(st.text(st.sampled_from("ab 日\x1b"), max_size=200), st.integers(20, 60))

@@ -14,7 +14,6 @@ import shutil
 import signal
 import sys
 import termios
-import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
@@ -22,14 +21,12 @@ from typing import Final
 from rich.cells import cell_len, chop_cells
 
 from foliot.cli.chat.line_editor import LineEditor, Typed
-from foliot.cli.chat.markdown import LONGEST_BLOCK, blocks, markdown_rows
+from foliot.cli.chat.markdown import LONGEST_LINE, SetLine, Setter, set_line
 from foliot.cli.terminal import PromptArea, paint, wrap
 from foliot.common.text import visible
 
 BAR: Final = "│ "
 MORE: Final = ". "
-# A block is set anew so much later than the last time as that took.
-SHARE: Final = 10
 # So much of a long text is seen while it is edited; all of it is sent.
 MOST_ROWS: Final = 12
 READ: Final = 65_536
@@ -49,11 +46,9 @@ class Screen:
         self._area = PromptArea(color=color)
         self._typed: asyncio.Queue[tuple[Typed | None, object | None]] = asyncio.Queue()
         self._unread: Callable[[], bool] | None = None
-        self._block = ""  # the last block of an answer: it may go on
-        self._begun = False  # a block of it stands above
-        self._set: list[str] = []  # the rows of the last block, as it was set lately
-        self._set_again = 0.0
-        self._later: asyncio.TimerHandle | None = None
+        self._line = ""  # the last line of an answer: it may go on
+        self._begun = False  # something of the answer stands there
+        self._setter = Setter()
 
     # --- above the prompt ----------------------------------------------------------------------------------------
 
@@ -77,51 +72,38 @@ class Screen:
         self.draw()
 
     def write(self, text: str) -> None:
-        """Takes a piece of an answer: blocks that are whole are printed for good, the last one is drawn anew."""
-        *whole, self._block = blocks(self._block + text)
-        for block in whole:
-            self._print_block(block)
-            self._set_again = 0.0
+        """Takes a piece of an answer: lines that have ended are printed for good, the last one moves."""
+        if not self._begun:
+            text = text.lstrip("\n")
+        self._begun = self._begun or bool(text)
+        *ended, self._line = (self._line + text).split("\n")
+        rows = [row for line in ended for row in self._set(self._setter.take(line))]
+        if len(self._line) > LONGEST_LINE:  # not drawn as a whole again and again
+            *full, self._line = self._plain_rows(self._line)
+            rows += full
+        if rows:
+            self._area.print(_behind_bar(rows))
         self.draw()
 
     def settle(self) -> None:
-        """Prints the last block of an answer for good: nothing more is written to it."""
-        self._print_block(self._block)
-        self._block, self._begun, self._set_again = "", False, 0.0
-
-    def _print_block(self, block: str) -> None:
-        if not (rows := self._rows(block)):
-            return
-        self._area.print(_behind_bar([*([""] if self._begun else []), *rows]))
-        self._begun = True
+        """Prints the last line of an answer for good: nothing more is written to it."""
+        if self._line.strip():
+            self._area.print(_behind_bar(self._set(self._setter.take(self._line))))
+        self._line, self._begun, self._setter = "", False, Setter()
 
     def draw(self) -> None:
-        """Draws the prompt, and what moves above it: the end of a block that is higher than the screen."""
+        """Draws the prompt, and what moves above it: the end of a line that is higher than the screen."""
         width = self.width
         rows, row, column = prompt_rows(self.prompt, self.editor.text, self.editor.cursor, width)
         status = [paint(row, dim=True) for row in chop_cells(visible(self.status), width)[:2]] if self.status else []
         room = max(1, shutil.get_terminal_size().lines - len(status) - len(rows) - 1)
-        above = [*_behind_bar(self._moving()[-room:]), *status]
+        moving = self._set(set_line(self._line, self._setter.fence))[-room:] if self._line else []
+        above = [*_behind_bar(moving), *status]
         self._area.draw([*above, *rows], row=len(above) + row, column=column)
 
-    def _moving(self) -> list[str]:
-        """Returns the rows of the last block. To set it takes the longer, the longer it is, and pieces come fast."""
-        now = time.monotonic()
-        if now >= self._set_again:
-            self._set = self._rows(self._block)
-            self._set_again = time.monotonic() + SHARE * (time.monotonic() - now)
-        elif self._later is None:
-            self._later = asyncio.get_running_loop().call_later(self._set_again - now, self._draw_later)
-        return self._set
-
-    def _draw_later(self) -> None:
-        self._later = None
-        self.draw()
-
-    def _rows(self, block: str) -> list[str]:
-        if len(block) > LONGEST_BLOCK:
-            return self._plain_rows(block.strip("\n"))
-        return markdown_rows(block, self.width - len(BAR))
+    def _set(self, line: SetLine) -> list[str]:
+        width = self.width - len(BAR)
+        return wrap(line.text, width, indent=line.indent[: width // 2])
 
     def _plain_rows(self, text: str) -> list[str]:
         width = self.width - len(BAR)
@@ -169,8 +151,6 @@ class Screen:
             with suppress(NotImplementedError, ValueError):
                 loop.remove_signal_handler(signal.SIGWINCH)
             self.settle()
-            if self._later is not None:
-                self._later.cancel()
             self._give_back(stdin, found)
 
     def _take(self, stdin: int, found: list[object]) -> None:
