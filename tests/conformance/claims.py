@@ -135,13 +135,6 @@ class ClaimsConformance:
         assert (await take(db, now=NOW + 1)).next_due == NOW + 7
         assert ids(await take(db, now=NOW + 7)) == ["r1"]
 
-    async def test_what_was_handed_back_is_taken_before_what_has_not_begun(self, db: Database) -> None:
-        await add(db, "begun", due_at=NOW - 1)
-        (lease,) = (await take(db)).leases
-        await add(db, "fresh", due_at=NOW - 100)
-        await finish(db, lease, "pending")
-        assert ids(await take(db, 1)) == ["begun"]
-
     # --- leases that end -----------------------------------------------------------------------------------------
 
     async def test_a_run_whose_lease_ran_out_is_taken_over_and_its_old_holder_is_fenced_out(self, db: Database) -> None:
