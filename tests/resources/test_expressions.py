@@ -100,6 +100,12 @@ def test_parts_of_a_schema_count_together(schema: dict[str, Any]) -> None:
     assert asked("value.vote > 1") == ["did you mean votes?"]
 
 
+def test_a_schema_of_a_million_alternatives_is_left_alone() -> None:
+    parts = {f"a{level}": {"anyOf": [{"$ref": f"#/$defs/a{level + 1}"}] * 100} for level in range(3)}
+    schema = {"$ref": "#/$defs/a0", "$defs": {**parts, "a3": {"properties": {"a": {}}}}}
+    assert [each for read in reads_of("value.b == 1") for each in impossible(read, schema, "it")] == []
+
+
 def test_nothing_is_said_of_a_field_that_two_parts_describe() -> None:
     inner = [{"properties": {"of": {"properties": {"a": {}}}}}]
     schema = {"type": "object", "properties": {"of": {"properties": {"b": {}}}}, "anyOf": inner}

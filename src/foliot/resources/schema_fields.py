@@ -15,6 +15,8 @@ from foliot.resources.problems import Path
 
 Shape: TypeAlias = dict[str, Any]
 _DEEPEST: Final = 8
+# Of a schema with more alternatives nothing is said: they multiply with each level.
+_MOST: Final = 256
 
 
 def impossible(read: Read, schema: Any, owner: str) -> Iterator[tuple[str, str | None]]:
@@ -169,6 +171,8 @@ def _shapes(schema: Any, root: Any, depth: int = 0) -> list[Shape] | None:
             if (both := _shapes(_joined(outer, each), root, depth + 1)) is None:
                 return None
             found += both
+            if len(found) > _MOST:
+                return None
     return found
 
 
