@@ -162,18 +162,18 @@ async def test_an_approval_in_advance_is_held_to_it_too(both: Both) -> None:
 
 async def test_an_approval_in_advance_names_what_there_is(both: Both) -> None:
     await both.client.resources.apply(parse_manifests(SHOP), allow_missing=True)
-    wrong: list[dict[str, str]] = [
+    wrong: list[dict[str, Any]] = [
         {"tool": "refnd"},
         {"tool": "refund", "agent": "dsek"},
         {"tool": "refund", "when": "agent == 'Desk'"},
     ]
     for given in wrong:
         with pytest.raises(InvalidInput, match="missing") as told:
-            await both.work.approvals.grant(seconds=60, **given)  # type: ignore[arg-type]
+            await both.work.approvals.grant(seconds=60, **given)
         assert "did you mean" in (told.value.hint or "")
-    right: list[dict[str, str]] = [
+    right: list[dict[str, Any]] = [
         {"tool": "Refund", "agent": "Desk"},
         {"tool": "of_a_program_elsewhere", "agent": "nobody-knows"},
     ]
     for given in right:
-        await both.work.approvals.grant(seconds=60, **given)  # type: ignore[arg-type]
+        await both.work.approvals.grant(seconds=60, **given)
