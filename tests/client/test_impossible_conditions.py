@@ -19,6 +19,10 @@ kind: Agent
 metadata: {name: desk}
 spec: {model_ref: m, tools: [refund]}
 ---
+kind: AgentSystem
+metadata: {name: team-a}
+spec: {agents: [desk]}
+---
 kind: Tool
 metadata: {name: refund}
 spec:
@@ -55,6 +59,11 @@ NEVER = {
     "caller.system == 'nosys'": 'missing agentsystem "nosys"',
     "'norole' in caller.roles": 'missing role "norole"',
     "tool == 'refnd'": "did you mean refund?",
+    # Conditions compare exactly, whatever else rules take for the same.
+    "tool == 'Refund'": "did you mean refund?",
+    "agent == 'Desk'": "did you mean desk?",
+    "caller.agent in ['desk', 'DESK']": "did you mean desk?",
+    "'team_a' in [caller.system] || caller.system == 'team_a'": "did you mean team-a?",
 }
 FINE = [
     "has(args.amount) && args.amount > 100 && args.currency == 'EUR'",
@@ -149,3 +158,22 @@ async def test_an_approval_in_advance_is_held_to_it_too(both: Both) -> None:
     with pytest.raises(InvalidInput, match="has no field 'ammount'"):
         await both.runtime.approvals.grant("refund", seconds=60, when="args.ammount < 5", by="ann")
     await both.runtime.approvals.grant("refund", seconds=60, when="args.amount < 5", by="ann")
+
+
+async def test_an_approval_in_advance_names_what_there_is(both: Both) -> None:
+    await both.client.resources.apply(parse_manifests(SHOP), allow_missing=True)
+    wrong: list[dict[str, Any]] = [
+        {"tool": "refnd"},
+        {"tool": "refund", "agent": "dsek"},
+        {"tool": "refund", "when": "agent == 'Desk'"},
+    ]
+    for given in wrong:
+        with pytest.raises(InvalidInput, match="missing") as told:
+            await both.work.approvals.grant(seconds=60, **given)
+        assert "did you mean" in (told.value.hint or "")
+    right: list[dict[str, Any]] = [
+        {"tool": "Refund", "agent": "Desk"},
+        {"tool": "of_a_program_elsewhere", "agent": "nobody-knows"},
+    ]
+    for given in right:
+        await both.work.approvals.grant(seconds=60, **given)

@@ -112,6 +112,23 @@ async def test_what_is_told_is_of_this_agent_and_not_of_its_name(store: str) -> 
                 await runtime.run(agent(roles=["nobody"]), "go")
 
 
+def web_search(query: str) -> str:
+    """Look it up."""
+    return query
+
+
+async def test_rules_know_the_tools_of_python_however_they_are_spelt(store: str) -> None:
+    async with Runtime(store, tools=[web_search], allow_missing=store == "memory:") as runtime:
+        assert (await runtime.run(agent(allowed_tools=["Web-Search", "REFUND"]), "go")).phase == "succeeded"
+        if store != "memory:":
+            spec: dict[str, Any] = {"tool_ref": "Web-Search"}
+            rule = {"kind": "ToolPermission", "metadata": {"name": "it"}, "spec": spec}
+            await runtime.resources.apply([rule])
+            spec["conditions"] = [{"when": "tool == 'Web-Search'", "verdict": "deny"}]
+            with pytest.raises(ManifestError, match="did you mean web_search"):
+                await runtime.resources.apply([rule])
+
+
 async def test_what_python_and_the_store_have_is_there(tmp_path: Path) -> None:
     async with Runtime(settings=load_settings({"home": str(tmp_path)}, {})) as runtime:
         solo = agent(roles=["clerk"], allowed_tools=["refund", "agent:aide"], tools=[refund, agent("aide")])

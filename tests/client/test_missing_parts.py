@@ -105,8 +105,12 @@ SPOKEN_WRONGLY: list[tuple[Document, str, str]] = [
     (resource("AgentRole", permissions=["Tool: Refnd : invoke"]), "spec.permissions[0]", "did you mean refund?"),
     (resource("AgentRole", permissions=["tool:agent:hepler:invoke"]), "spec.permissions[0]", "did you mean helper?"),
     (resource("AgentRole", permissions=["tol:refund:invoke"]), "spec.permissions[0]", "tool:refund:invoke?"),
-    (resource("AgentRole", permissions=["capabilty:pay"]), "spec.permissions[0]", "capability:pay?"),
-    (resource("AgentRole", permissions=["tool:refund:invok"]), "spec.permissions[0]", "tool:refund:invoke?"),
+    (resource("AgentRole", permissions=["Tools: Refund :invoke"]), "spec.permissions[0]", "tool: Refund :invoke?"),
+    (
+        resource("ToolPermission", tool_ref="refund", required_permissions=["tool:refund:invoke", "tol:bash:invoke"]),
+        "spec.required_permissions[1]",
+        "tool:bash:invoke?",
+    ),
     (
         resource("ToolPermission", tool_ref="refund", required_permissions=["tool:refnd:invoke"]),
         "spec.required_permissions[0]",
@@ -117,7 +121,9 @@ SPOKEN_WRONGLY: list[tuple[Document, str, str]] = [
         "spec.to[0].name",
         "mm",
     ),
-    (resource("AgentPolicy", target_tasks=["nightly"]), "spec.target_tasks[0]", "nightly"),
+    (resource("AgentPolicy", blocked_tools=["re-fund"]), "spec.blocked_tools[0]", "did you mean refund?"),
+    (resource("ToolPermission", tool_ref="refund", target_agents=["dsek"]), "spec.target_agents[0]", "mean desk?"),
+    (resource("AgentRole", permissions=["tool:docs__search:invoke"]), "spec.permissions[0]", 'tool "docs__search"'),
     (resource("AgentPolicy", target_systems=["default/nosys"]), "spec.target_systems[0]", "nosys"),
     (resource("ToolApproval", standing=True, tool="refund", agent="dsek"), "spec.agent", "did you mean desk?"),
     (resource("ModelEndpoint", provider="opnai", default_model="m"), "spec.provider", "did you mean openai?"),
@@ -166,6 +172,16 @@ async def test_whatever_names_something_that_is_not_there_is_refused_or_taken_an
             "AgentRole", permissions=["payments:write", "capability:pay", "tool:refund:invoke", "Tool:REFUND:read"]
         ),
         resource("AgentRole", permissions=["tool:bash:invoke", "tool:Write_File:invoke", "tool:agent:helper:invoke"]),
+        # Words of people's own, however much they resemble those that Foliot demands.
+        resource(
+            "AgentRole", permissions=["pool:resize", "tools:reload", "toolbox:open", "capabilty:pay", "tol:invoke"]
+        ),
+        resource("AgentRole", permissions=["tool:refund:involve", "pool:north:invoke", "tools:reload:invoke"]),
+        resource("ToolPermission", tool_ref="refund", required_permissions=["cool:down", "tool:refund:invok"]),
+        # As rules compare them when a call is made.
+        resource("ToolPermission", tool_ref="Refund", target_agents=["default/Desk"]),
+        resource("AgentPolicy", target_tasks=["nightly", "default/posted-by-hand"], blocked_tools=["agent:Desk"]),
+        resource("Agent", model_ref="m", allowed_tools=["REFUND", "Write-File", "Agent:helper"]),
         resource("ReferenceGrant", **{"from": [{"namespace": "b"}], "to": [{"kind": "ModelEndpoint"}]}),
         resource("AgentPolicy", apply_mode="global", allowed_models=["gpt-5"]),
         resource("Agent", model_ref="m", output_schema=schema_of("x", additionalProperties=True)),
@@ -191,6 +207,15 @@ async def test_whatever_names_something_that_is_not_there_is_refused_or_taken_an
             endpoint="http://127.0.0.1:9/{id}",
             input_schema={"type": "object", "properties": {}, "additionalProperties": True},
         ),
+        *(
+            resource("Tool", type="http", endpoint="http://127.0.0.1:9/{id}", input_schema=schema_of(**more))
+            for more in (
+                {"patternProperties": {"^i": {}}},
+                {"anyOf": [{"properties": {"id": {}}}]},
+                {"oneOf": [{"$ref": "#/$defs/d"}], "$defs": {"d": {"properties": {"id": {}}}}},
+                {"allOf": [{"properties": {"id": {}}}]},
+            )
+        ),
     ],
 )
 async def test_what_is_there_or_may_be_is_taken(both: Both, document: Document) -> None:
@@ -210,6 +235,55 @@ async def test_an_argument_that_a_request_names_is_one_of_the_tool(both: Both, p
     with pytest.raises(ManifestError, match=r"order\.idd") as told:
         await both.client.resources.apply([resource("Tool", **spec)])
     assert "did you mean order.id?" in str(told.value)
+    assert "allow" in (told.value.hint or "")
+    await both.client.resources.apply([resource("Tool", **spec)], allow_missing=True)
+    assert "order.idd" in (await both.client.resources.get("Tool", "it"))["status"]["conditions"][0]["message"]
+
+
+@pytest.mark.parametrize("name", ["docs--search", "docs__search", "Docs--Search"])
+@pytest.mark.parametrize(
+    ("kind", "field", "text"),
+    [
+        ("AgentRole", "permissions", "tool:{}:invoke"),
+        ("AgentPolicy", "blocked_tools", "{}"),
+        ("Agent", "allowed_tools", "{}"),
+    ],
+)
+async def test_rules_may_name_what_an_mcp_server_will_offer(
+    both: Both, name: str, kind: str, field: str, text: str
+) -> None:
+    server = {"transport": "http", "endpoint": "http://127.0.0.1:9/mcp"}
+    await both.client.resources.apply(parse_manifests(DESK))
+    document = resource(kind, **{field: [text.format(name)]}, **({"model_ref": "m"} if kind == "Agent" else {}))
+    with pytest.raises(ManifestError):
+        await both.client.resources.apply([document])
+    await both.client.resources.apply([{"kind": "McpServer", "metadata": {"name": "docs"}, "spec": server}])
+    await both.client.resources.apply([document])
+    assert "conditions" not in (await both.client.resources.get(kind, "it"))["status"]
+
+
+async def test_a_role_that_is_given_away_may_be_about_tools_of_others(both: Both) -> None:
+    def shared(kind: str, name: str, **spec: Any) -> Document:
+        return {"kind": kind, "metadata": {"name": name, "namespace": "shared"}, "spec": spec}
+
+    def grant(role: str, namespace: str) -> Document:
+        sides = {"from": [{"kind": "Agent", "namespace": namespace}], "to": [{"kind": "AgentRole", "name": role}]}
+        return shared("ReferenceGrant", "g", **sides)
+
+    payer = shared("AgentRole", "payer", permissions=["tool:refund:invoke", "tool:agent:desk:invoke"])
+    clerk = shared("AgentRole", "clerk", permissions=["tool:refund:invoke"])
+    rule = shared("ToolPermission", "rule", tool_ref="refund")
+    await both.client.resources.apply(parse_manifests(DESK))
+    for at_home in ([payer], [payer, grant("clerk", "default")]):
+        with pytest.raises(ManifestError, match="refund"):
+            await both.client.resources.apply(at_home)
+    await both.client.resources.apply([payer, grant("payer", "default"), shared("AgentRole", "other")])
+    await both.client.resources.apply([payer])
+    for wrong in (rule, clerk):
+        with pytest.raises(ManifestError, match="refund"):
+            await both.client.resources.apply([payer, wrong])
+    told = (await both.client.resources.get("AgentRole", "payer", namespace="shared"))["status"]
+    assert "conditions" not in told
 
 
 def test_an_endpoint_made_in_python_is_held_to_it_too() -> None:

@@ -221,12 +221,12 @@ async def test_of_many_the_number_is_told_and_those_of_the_agent_come_first(stor
     assert told[0].startswith("Agent/desk: ")
 
 
-NAMES = ("pay", "look", "Web-Search", "web_search", "files--read", "files--write")
+NAMES = ("pay", "look", "Web-Search", "web_search", "files--read", "files--write", "Files__Write")
 
 
 def some_change(chance: random.Random) -> Put | Delete:
     name, space = chance.choice(NAMES), chance.choice(("default", "default", "other"))
-    match chance.randrange(8):
+    match chance.randrange(12):
         case 0 | 1:
             return tool(name, space, endpoint=f"http://127.0.0.1:9/{chance.random()}")
         case 2:
@@ -241,6 +241,14 @@ def some_change(chance: random.Random) -> Put | Delete:
             return Put({**server, "status": status if chance.random() < 0.5 else {}})
         case 6:
             return Delete(Key(chance.choice(("McpServer", "Agent")), "default", "files"), expect="any")
+        case 7 | 8:
+            return Put(document("AgentRole", "payer", "other", permissions=[f"tool:{name}:invoke", "tol:pay:invoke"]))
+        case 9:
+            to = {"kind": "AgentRole", "name": chance.choice(("payer", "clerk"))}
+            sides = {"from": [{"kind": "Agent", "namespace": "default"}], "to": [to]}
+            return Put(document("ReferenceGrant", "lent", "other", **sides))
+        case 10:
+            return Delete(Key("ReferenceGrant", "other", "lent"), expect="any")
         case _:
             return Put(agent("helper", tools=[name]))
 
@@ -248,7 +256,7 @@ def some_change(chance: random.Random) -> Put | Delete:
 @pytest.mark.parametrize("seed", range(8))
 async def test_who_follows_the_changes_says_what_who_looks_anew_says(store, seed):
     chance = random.Random(seed)
-    boss = agent("boss", tools=["agent:helper", chance.choice(NAMES)])
+    boss = agent("boss", tools=["agent:helper", chance.choice(NAMES)], roles=["other/payer"])
     parts = MissingParts(store)
     for _ in range(40):
         for _ in range(chance.randrange(1, 4)):

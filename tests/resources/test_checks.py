@@ -22,8 +22,14 @@ def nothing(kind: str, namespace: str, name: str) -> bool:
     return False
 
 
-def found(*documents: dict[str, Any], known: Any = nothing, find: Any = None) -> list[tuple[int, str, str, str]]:
-    return [(i, p.severity, p.field, p.message) for i, p in check_references(documents, known, find)]
+def found(
+    *documents: dict[str, Any], known: Any = nothing, find: Any = None, names: Any = lambda *_: ()
+) -> list[tuple[int, str, str, str]]:
+    return [(i, p.severity, p.field, p.message) for i, p in check_references(documents, known, find, names=names)]
+
+
+def servers(kind: str, namespace: str) -> list[str]:
+    return ["files"] if kind == "McpServer" else []
 
 
 @pytest.mark.parametrize(
@@ -114,7 +120,7 @@ def test_a_tool_that_a_synced_server_does_not_offer_is_missing() -> None:
     def known(kind: str, namespace: str, name: str) -> bool:
         return name in ("files", "m")
 
-    assert [field for _, _, field, _ in found(agent, known=known, find=find)] == ["spec.tools[1]"]
+    assert [field for _, _, field, _ in found(agent, known=known, find=find, names=servers)] == ["spec.tools[1]"]
 
 
 def test_a_tool_that_is_there_in_another_version_is_missing() -> None:
@@ -123,6 +129,15 @@ def test_a_tool_that_is_there_in_another_version_is_missing() -> None:
     agents = [made("Agent", f"a{number}", model_ref="m", tools=[each]) for number, each in enumerate(asked)]
     told = found(tool, made("ModelEndpoint", "m", provider="mock"), *agents)
     assert [(i, field) for i, _, field, _ in told] == [(6, "spec.tools[0]"), (7, "spec.tools[0]")]
+
+
+@pytest.mark.parametrize("field", ["tools", "allowed_tools"])
+def test_each_version_of_a_tool_is_looked_at(field: str) -> None:
+    tool = made("Tool", "pay", type="function", function="a:b", version="1.2.0")
+    agent = made("Agent", model_ref="m", **({"tools": ["pay"]} | {field: ["pay", "pay@1", "pay@9"]}))
+    agent["spec"].setdefault("allowed_tools", []).append("pay@nonsense")
+    told = found(tool, made("ModelEndpoint", "m", provider="mock"), agent)
+    assert [path for _, _, path, _ in told] == [f"spec.{field}[2]", f"spec.allowed_tools[{3 * (field != 'tools')}]"]
 
 
 def test_what_is_there_is_not_mentioned() -> None:
@@ -182,7 +197,7 @@ def test_tools_of_memory_and_of_a_known_server_need_no_declaration() -> None:
     def known(kind: str, namespace: str, name: str) -> bool:
         return name in ("m", "files")
 
-    problems = check_references([agent], known, built_in="memory.read".__eq__)
+    problems = check_references([agent], known, names=servers, built_in="memory.read".__eq__)
     assert [problem.field for _, problem in problems] == ["spec.tools[2]"]
 
 

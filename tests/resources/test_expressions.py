@@ -76,6 +76,42 @@ def test_what_can_be_is_left_alone(text: str) -> None:
     assert [each for read in reads_of(text) if read.root == "value" for each in impossible(read, SCHEMA, "it")] == []
 
 
+TWO = {"anyOf": [{"properties": {"kind": {"const": "bug"}, "severity": {}}}, {"properties": {"votes": {}}}]}
+SCORED = {"type": "object", "properties": {"score": {"enum": [0.5, 1.0, 2]}, "kind": {"enum": ["bug", "idea"]}}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        SCORED | TWO,
+        SCORED | {"oneOf": TWO["anyOf"]},
+        SCORED | TWO | {"oneOf": [{"required": ["score"]}, {"required": ["votes"]}]},
+        SCORED | {"$ref": "#/$defs/two", "$defs": {"two": TWO}},
+        {"anyOf": [SCORED | TWO, {"type": "null"}]},
+    ],
+)
+def test_parts_of_a_schema_count_together(schema: dict[str, Any]) -> None:
+    def asked(text: str) -> list[str | None]:
+        return [hint for read in reads_of(text) for _, hint in impossible(read, schema, "it")]
+
+    assert asked("value.score > 0.7 && value.score == 1.0 && value.score in [2, 2.0, 1, 0.5]") == []
+    assert asked("value.kind == 'bug' && value.severity > 1 && has(value.votes)") == []
+    assert asked("value.score == 3.0") == ["it is one of 0.5, 1, 2"]
+    assert asked("value.vote > 1") == ["did you mean votes?"]
+
+
+def test_a_schema_of_a_million_alternatives_is_left_alone() -> None:
+    parts = {f"a{level}": {"anyOf": [{"$ref": f"#/$defs/a{level + 1}"}] * 100} for level in range(3)}
+    schema = {"$ref": "#/$defs/a0", "$defs": {**parts, "a3": {"properties": {"a": {}}}}}
+    assert [each for read in reads_of("value.b == 1") for each in impossible(read, schema, "it")] == []
+
+
+def test_nothing_is_said_of_a_field_that_two_parts_describe() -> None:
+    inner = [{"properties": {"of": {"properties": {"a": {}}}}}]
+    schema = {"type": "object", "properties": {"of": {"properties": {"b": {}}}}, "anyOf": inner}
+    assert [each for read in reads_of("value.of.a == value.of.b") for each in impossible(read, schema, "it")] == []
+
+
 @pytest.mark.parametrize("keyword", ["allOf", "not", "if", "patternProperties", "additionalProperties"])
 def test_a_schema_that_leaves_it_open_rules_out_nothing(keyword: str) -> None:
     more: dict[str, Any] = {"allOf": [{}], "patternProperties": {"x": {}}, "additionalProperties": {"type": "string"}}

@@ -13,14 +13,21 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from foliot.common.suggestions import VERY_ALIKE, did_you_mean, nearest, suggestion
+from foliot.common.suggestions import VERY_ALIKE, did_you_mean, suggestion
 from foliot.common.versions import parse_version, split_request
 from foliot.errors import InvalidInput
+from foliot.resources.command_template import ARGUMENT_PLACE
 from foliot.resources.graph import CYCLE, check_graph, find_cycle, is_cyclic
-from foliot.resources.names import tool_token
-from foliot.resources.problems import Problem
-from foliot.resources.references import DEFAULT_SECRET_KEY, Reference, permissions_in, references
-from foliot.resources.schema_fields import demanded_and_not_there
+from foliot.resources.problems import Path, Problem
+from foliot.resources.references import (
+    DEFAULT_SECRET_KEY,
+    GRANT,
+    Reference,
+    ReferenceGrants,
+    Target,
+    references,
+)
+from foliot.resources.schema_fields import demanded_and_not_there, names_in
 from foliot.resources.skill_files import builtin_skills
 
 Document: TypeAlias = dict[str, Any]
@@ -66,8 +73,8 @@ def check_references(
 
     `known(kind, namespace, name)` says whether a resource exists beside the documents; None when nobody knows, as in a
     check without a store. `find` gives the stored document, so that a task can be checked against a stored system.
-    `names(kind, namespace)` are those that may have been meant by one that is not there. `built_in` says which tools
-    are there without a declaration. The graph of each AgentSystem is checked too.
+    `names(kind, namespace)` are those that may have been meant by one that is not there, and those from which it may
+    come. `built_in` says which tools are there without a declaration. The graph of each AgentSystem is checked too.
     """
     given: dict[Key, Document] = {_key(document): document for document in documents}
     problems: list[tuple[int, Problem]] = []
@@ -110,78 +117,74 @@ def find_missing(
     def look(kind: str, namespace: str, name: str) -> Document | None:
         return given.get((kind, namespace, name)) or (find(kind, namespace, name) if find is not None else None)
 
-    yield from _misspelt_permissions(document)
-    yield from _never_given(document)
-    seen: set[Key] = set()
-    for reference in references(document):
+    def among(kind: str, namespace: str) -> list[str]:
+        return [*(name for each, space, name in given if (each, space) == (kind, namespace)), *names(kind, namespace)]
+
+    def judge(reference: Reference) -> Problem | None:
         key = (reference.kind, reference.namespace, reference.name)
-        if key in seen:  # a tool is often named in several lists; one problem is enough
-            continue
-        seen.add(key)
-        if document["kind"] == "ToolApproval" and reference.kind in ("Task", "Agent") and not _stands(document):
-            continue  # work that no resource declares has approvals too
-        if there(*key) or _comes_by_itself(reference, there, look, built_in):
-            if problem := _other_version(reference, look(*key)):
-                yield problem
-            continue
-        alike: list[str] = []
-        if reference.namespace == _key(document)[1]:  # what is in another namespace is not told
-            alike += [name for kind, space, name in given if (kind, space) == key[:2]]
-            alike += names(*key[:2])
-        # What is asked for is not there, whoever says so: it may just have come, or be about to go.
-        alike = [name for name in alike if name != reference.name]
-        if document["kind"] in _BY_TOKEN and tool_token(reference.name) in _tokens(tuple(alike)):
-            continue
+        if there(*key) or _comes_by_itself(reference, among, look, built_in):
+            return _misspelt(reference) or _other_version(reference, look(*key))
+        # What is in another namespace is not told. What is asked for is not there, whoever says so: it may just have
+        # come, or be about to go.
+        own = reference.namespace == _key(document)[1]
+        alike = [name for name in among(*key[:2]) if name != reference.name] if own else []
+        if reference.plain is not str and reference.plain(reference.name) in _plain(reference.plain, tuple(alike)):
+            return _misspelt(reference)
+        if reference.form == "misspelt" or (document["kind"] == "AgentRole" and lent()):
+            return None
         message, hint = _said(document, reference)
         if known is None:
             hint = "; ".join(filter(None, (hint, "not among these manifests")))
-            yield Problem(reference.path, message, hint, severity="warning", missing=True)
-        else:
-            if suggest:
-                hint = suggestion(reference.name, alike, hint, alike=VERY_ALIKE)
-            yield Problem(reference.path, message, hint, missing=True)
+            return Problem(reference.path, message, hint, severity="warning", missing=True)
+        if suggest:
+            hint = suggestion(reference.name, alike, hint, alike=VERY_ALIKE)
+        return Problem(reference.path, message, hint, missing=True)
+
+    def lent() -> bool:
+        """Whether agents of another namespace may have the role: what it allows may be theirs."""
+        grants = (look(GRANT, _key(document)[1], name) for name in among(GRANT, _key(document)[1]))
+        return ReferenceGrants(filter(None, grants)).gives_away(Target(*_key(document)))
+
+    yield from _never_given(document)
+    yield from _never_asked(document)
+    seen: set[tuple[str, str, str, str]] = set()
+    for reference in references(document):
+        if document["kind"] == "ToolApproval" and reference.kind in ("Task", "Agent") and not _stands(document):
+            continue  # work that no resource declares has approvals too
+        if (problem := judge(reference)) is None:
+            continue
+        # A tool is often named in several lists; one problem is enough.
+        mention = (reference.kind, reference.namespace, reference.name, problem.message)
+        if mention not in seen:
+            seen.add(mention)
+            yield problem
 
 
 def _other_version(reference: Reference, found: Document | None) -> Problem | None:
-    """Says that a tool is there in another version than the one that is asked for."""
+    """Says that a tool is there in another version than the one that is asked for, or that none is asked for."""
     version = (found or {}).get("spec", {}).get("version")
     if reference.kind != "Tool" or "@" not in reference.said or not isinstance(version, str):
         return None
     try:
         if split_request(reference.said)[1].allows(parse_version(version)):
             return None
-    except InvalidInput:
-        return None  # the check of the field says so
+    except InvalidInput as error:
+        return Problem(reference.path, error.message, error.hint, missing=True)
     message = f'tool "{reference.name}" has version {version}, and "{reference.said}" asks for another one'
     return Problem(reference.path, message, f'name "{reference.name}" for any version', missing=True)
-
-
-# Rules know a tool by its token, so that Web-Search and web_search are the same to them.
-_BY_TOKEN: Final = frozenset({"AgentRole", "ToolPermission", "AgentPolicy", "ToolApproval"})
 
 
 def _stands(document: Document) -> bool:
     return bool(document.get("spec", {}).get("standing"))
 
 
-# How permissions begin that Foliot itself demands, and what it demands of tools; others are words of people's own.
-_PERMISSIONS: Final = ("tool", "capability")
-_INVOKE: Final = "invoke"
-
-
-def _misspelt_permissions(document: Document) -> Iterator[Problem]:
-    """Permissions that look like those that Foliot demands, and are not: no role that holds one may do anything."""
-    for path, text in permissions_in(document):
-        what, colon, rest = (part.strip() for part in text.strip().partition(":"))
-        name, last, action = rest.rpartition(":")
-        meant = nearest(what.lower(), _PERMISSIONS, alike=VERY_ALIKE)
-        if colon and what.lower() not in _PERMISSIONS and meant:
-            message = f'permission "{text[:80]}": no permission begins with {what[:40]!r}'
-            yield Problem(path, message, did_you_mean(f"{meant[0]}:{rest}"), missing=True)
-        asked = action.strip().lower()
-        if what.lower() == "tool" and last and asked != _INVOKE and nearest(asked, (_INVOKE,), alike=VERY_ALIKE):
-            message = f'permission "{text[:80]}": calls of tools ask for {_INVOKE!r}, not {action[:40]!r}'
-            yield Problem(path, message, did_you_mean(f"tool:{name}:{_INVOKE}"), missing=True)
+def _misspelt(reference: Reference) -> Problem | None:
+    """Says that a permission was meant to be one that Foliot demands: as it is, it allows nothing."""
+    if reference.form != "misspelt":
+        return None
+    word, _, rest = reference.said.partition(":")
+    message = f'permission "{reference.said[:80]}": no permission for a tool begins with {word.strip()[:40]!r}'
+    return Problem(reference.path, message, did_you_mean(f"tool:{rest}"), missing=True)
 
 
 def _never_given(document: Document) -> Iterator[Problem]:
@@ -195,12 +198,30 @@ def _never_given(document: Document) -> Iterator[Problem]:
             yield Problem(("spec", field, *place), message, hint, missing=True)
 
 
+def _never_asked(document: Document) -> Iterator[Problem]:
+    """Arguments that a request names and its tool does not have. An address may hold a password."""
+    spec: Document = document.get("spec", {})
+    known = names_in(spec.get("input_schema"))
+    if document["kind"] != "Tool" or spec.get("type") != "http" or known is None:
+        return
+    http: dict[str, dict[str, str]] = spec.get("http", {})
+    templates: dict[Path, str] = {("endpoint",): spec.get("endpoint", "")}
+    for part in ("headers", "query"):
+        templates |= {("http", part, name): text for name, text in http.get(part, {}).items()}
+    for path, text in templates.items():
+        for name in dict.fromkeys(ARGUMENT_PLACE.findall(text)):
+            if name not in known:
+                hint = suggestion(name, known, f"it has {', '.join(known)}" if known else "it has no arguments")
+                message = f"the request names the argument {name!r}, which is not in spec.input_schema"
+                yield Problem(("spec", *path), message, hint, missing=True)
+
+
 @lru_cache(maxsize=16)
-def _tokens(names: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(map(tool_token, names))
+def _plain(plain: Callable[[str], str], names: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(map(plain, names))
 
 
-def _comes_by_itself(reference: Reference, there: Known, look: Find, built_in: Callable[[str], bool]) -> bool:
+def _comes_by_itself(reference: Reference, among: Names, look: Find, built_in: Callable[[str], bool]) -> bool:
     """Whether something is there without a declaration: built-in, or a tool that a sync with an MCP server will make.
 
     A server that was synced has made its tools, so that what is not among them is missing.
@@ -213,12 +234,15 @@ def _comes_by_itself(reference: Reference, there: Known, look: Find, built_in: C
         return False
     if built_in(reference.name):
         return True
-    server, dashes, _ = reference.name.partition("--")
-    if not dashes or not there("McpServer", reference.namespace, server):
-        return False
-    status: Mapping[str, Any] = (look("McpServer", reference.namespace, server) or {}).get("status") or {}
-    offered: list[dict[str, Any]] = status.get("discoveredTools") or []  # one that waits to be accepted has no Tool
-    return not status.get("lastSyncedAt") or any(each.get("tool") == reference.name for each in offered)
+    plain = reference.plain
+    for server in among("McpServer", reference.namespace):
+        if not plain(reference.name).startswith(plain(f"{server}--.")[:-1]):
+            continue
+        status: Mapping[str, Any] = (look("McpServer", reference.namespace, server) or {}).get("status") or {}
+        offered: list[dict[str, Any]] = status.get("discoveredTools") or []  # one that waits to be accepted has no Tool
+        if not status.get("lastSyncedAt") or plain(reference.name) in {plain(each.get("tool", "")) for each in offered}:
+            return True
+    return False
 
 
 def _said(document: Document, reference: Reference) -> tuple[str, str | None]:

@@ -8,14 +8,16 @@ namespace is to read it, to spend with it, or to have it work: it needs a Refere
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, cast
 
+from foliot.common.suggestions import VERY_ALIKE, nearest
 from foliot.errors import Denied, InvalidInput
+from foliot.resources.names import tool_token
 from foliot.resources.problems import Path, render_path
 
-Form: TypeAlias = Literal["name", "ref", "secret", "tool", "pattern", "placed"]
+Form: TypeAlias = Literal["name", "ref", "secret", "tool", "rule", "pattern", "placed", "misspelt"]
 
 NAME_MAX: Final = 253
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -28,13 +30,19 @@ EVERY_NAMESPACE: Final = "*"
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One mention of another resource. `said` is how it is written; `path` where."""
+    """One mention of another resource. `said` is how it is written; `path` where; `form` says how it is compared."""
 
     path: Path
     kind: str
     namespace: str
     name: str
     said: str
+    form: Form = "name"
+
+    @property
+    def plain(self) -> Callable[[str], str]:
+        """The form in which it is compared with the names of what there is."""
+        return _PLAIN.get(self.form, str)
 
 
 class Origin(NamedTuple):
@@ -61,8 +69,9 @@ class ReferenceCheck(Protocol):
 
 
 # (field, kind it names, how). `name` is in the same namespace; `ref` is [namespace/]name; `secret` may add :key,
-# `tool` @version; `pattern` may have * for anything, and names nothing then; `placed` may say its own namespace. A dot
-# goes into a part, and through lists and the values of `*`.
+# `tool` @version; `rule` is a tool by its token; `pattern` too, and may have * for anything, and names nothing then;
+# `placed` may say its own namespace, in any case. A dot goes into a part, and through lists and the values of `*`.
+# `misspelt` stands in no field: the text is taken, unless what it names exists.
 _SECRET: Final = ("auth.secretRef", "Secret", "secret")
 _FENCED: Final = ("sandbox.secrets.secretRef", "Secret", "secret")
 FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
@@ -74,7 +83,7 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
         ("delegation.presets.tools", "Tool", "tool"),
         ("compaction.model", "ModelEndpoint", "ref"),
         ("tools", "Tool", "tool"),
-        ("allowed_tools", "Tool", "tool"),
+        ("allowed_tools", "Tool", "rule"),
         ("execution.tool_sequence", "Tool", "tool"),
         ("roles", "AgentRole", "ref"),
         ("memory.ref", "Memory", "name"),
@@ -102,13 +111,12 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
     ),
     "AgentPolicy": (
         ("target_systems", "AgentSystem", "placed"),
-        ("target_tasks", "Task", "placed"),
         ("blocked_tools", "Tool", "pattern"),
         ("allowed_tools", "Tool", "pattern"),
     ),
     "Budget": (("scope.agent", "Agent", "name"),),
-    "ToolPermission": (("tool_ref", "Tool", "tool"), ("target_agents", "Agent", "name")),
-    "ToolApproval": (("task_ref", "Task", "ref"), ("tool", "Tool", "name"), ("agent", "Agent", "name")),
+    "ToolPermission": (("tool_ref", "Tool", "rule"), ("target_agents", "Agent", "placed")),
+    "ToolApproval": (("task_ref", "Task", "ref"), ("tool", "Tool", "rule"), ("agent", "Agent", "placed")),
     "Task": (("system", "AgentSystem", "name"), ("agent", "Agent", "name")),
     "TaskSchedule": (
         ("task_ref", "Task", "ref"),
@@ -135,12 +143,20 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
     ),
 }
 
+# How rules compare names at run time, by the form of their fields (tools/governance/reader.py); all others exactly.
+_PLAIN: Final[Mapping[str, Callable[[str], str]]] = {
+    "rule": tool_token,
+    "pattern": tool_token,
+    "misspelt": tool_token,
+    "placed": str.lower,
+}
+
 # Words that are held against the names of what is at work in the same namespace. Nothing is looked up by them, so that
 # they reach nothing elsewhere, and need not exist.
 WORDS: Final[Mapping[str, Collection[str]]] = {
     "AgentSystem": ("graph.*.next", "graph.*.edges.to"),
     "TaskHook": ("source",),
-    "AgentPolicy": ("allowed_models",),
+    "AgentPolicy": ("allowed_models", "target_tasks"),
     "ToolApproval": ("run",),
 }
 
@@ -154,6 +170,7 @@ SPOKEN: Final[Mapping[str, Collection[str]]] = {
 
 # The kinds that can be named from another namespace, and the kinds that can name them: what grants speak of.
 _CROSSING: Final = frozenset({"ref", "secret"})
+_VERSIONED: Final = frozenset({"tool", "rule"})
 TARGETS: Final = tuple(
     sorted({"Secret", *(kind for rows in FIELDS.values() for _, kind, form in rows if form in _CROSSING)})
 )
@@ -208,12 +225,18 @@ def permissions_in(document: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _in_permissions(document: Mapping[str, Any], namespace: str) -> Iterator[Reference]:
-    """The tools in permissions: `tool:NAME:invoke`. Blanks and case do not matter to them."""
+    """The tools in permissions: `tool:NAME:invoke`. Blanks and case do not matter to them.
+
+    Foliot demands no others, so they are words of people's own, but for `tol:NAME:invoke` where there is such a tool.
+    """
     for path, text in permissions_in(document):
         what, _, rest = text.strip().partition(":")
-        name, colon, _ = rest.rpartition(":")
-        if what.strip().lower() == "tool" and colon and name.strip():
-            yield from _reference(path, "Tool", "tool", namespace, name.strip())
+        name, colon, action = rest.rpartition(":")
+        word, name = what.strip().lower(), name.strip()
+        if word == "tool" and colon and name:
+            yield from _reference(path, "Tool", "rule", namespace, name)
+        elif action.strip().lower() == "invoke" and name and nearest(word, ("tool",), alike=VERY_ALIKE):
+            yield Reference(path, "Tool", namespace, name, text, "misspelt")
 
 
 # The kinds with conditions that are held against what they are about.
@@ -243,7 +266,7 @@ def call_conditions(document: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _in_conditions(document: Mapping[str, Any], namespace: str) -> Iterator[Reference]:
-    """The names that conditions on calls compare with: always something of the same namespace."""
+    """The names that conditions on calls compare with: always something of the same namespace, by its exact name."""
     for path, text in call_conditions(document):
         from foliot.resources.expressions import EACH, reads_of  # few documents have conditions
 
@@ -251,7 +274,7 @@ def _in_conditions(document: Mapping[str, Any], namespace: str) -> Iterator[Refe
             kind = _COMPARED.get((read.root, *(step for step in read.steps if step != EACH)))
             for said in (*read.wanted, *read.holding) if kind is not None else ():
                 if said and (kind == "Tool" or "/" not in said):
-                    yield from _reference(path, str(kind), "tool" if kind == "Tool" else "name", namespace, said)
+                    yield from _reference(path, str(kind), "name", namespace, said)
 
 
 def foreign(document: Mapping[str, Any]) -> list[Reference]:
@@ -283,6 +306,11 @@ class ReferenceGrants:
             any(_is_from(each, origin) for each in given_to) and any(_is_to(each, target) for each in given)
             for given_to, given in self._by_namespace.get(target.namespace, ())
         )
+
+    def gives_away(self, target: Target) -> bool:
+        """Whether another namespace may name `target`."""
+        grants = self._by_namespace.get(target.namespace, ())
+        return any(_is_to(each, target) for _, given in grants for each in given)
 
     def namespaces(self, origin: Origin, kind: str) -> list[str]:
         """Other namespaces that have granted `origin` something of this kind."""
@@ -345,18 +373,17 @@ def _reference(path: Path, kind: str, form: Form, namespace: str, said: str) -> 
             return
         kind, said = ("Secret", name) if what == "secret" and colon else ("Tool", name if colon else said)
         form = "secret" if kind == "Secret" else "name"
-    if (
-        form in ("tool", "pattern") and said.startswith("agent:") and not (form == "pattern" and "*" in said)
-    ):  # an agent that this one may call
-        yield Reference(path, "Agent", namespace, said.removeprefix("agent:"), said)
-        return
     if said == "*" or (form == "pattern" and "*" in said):  # each of them, and none by its name
+        return
+    what, colon, name = said.partition(":")
+    if kind == "Tool" and colon and _PLAIN.get(form, str)(what) == "agent":  # an agent that this one may call
+        yield Reference(path, "Agent", namespace, name, said, form)
         return
     if form == "placed" and said.lower().startswith(f"{namespace.lower()}/"):
         said = said[len(namespace) + 1 :]
-    bare = said.partition(":")[0] if form == "secret" else said.partition("@")[0] if form == "tool" else said
+    bare = said.partition(":")[0] if form == "secret" else said.partition("@")[0] if form in _VERSIONED else said
     where, slash, name = bare.partition("/") if form in _CROSSING else (bare, "", "")
-    yield Reference(path, kind, where if slash else namespace, name if slash else bare, said)
+    yield Reference(path, kind, where if slash else namespace, name if slash else bare, said, form)
 
 
 def _values(value: Any, steps: Sequence[str], path: Path) -> Iterator[tuple[Path, str]]:

@@ -15,6 +15,8 @@ from foliot.resources.problems import Path
 
 Shape: TypeAlias = dict[str, Any]
 _DEEPEST: Final = 8
+# Of a schema with more alternatives nothing is said: they multiply with each level.
+_MOST: Final = 256
 
 
 def impossible(read: Read, schema: Any, owner: str) -> Iterator[tuple[str, str | None]]:
@@ -42,8 +44,7 @@ def _wrong_field(steps: Sequence[str], schema: Any, said: str, owner: str) -> tu
         if here is None:
             return None
         if step != EACH:
-            names = [name for shape in here for name in shape.get("properties", {})]
-            if any(_is_open(shape) for shape in here):
+            if (names := _names(here)) is None:
                 return None
             if step not in names:
                 hint = suggestion(step, names, f"it has {', '.join(names)}" if names else "it has no fields")
@@ -56,17 +57,30 @@ def _wrong_value(here: list[Shape] | None, wanted: str, said: str, owner: str) -
     known = [_allowed(shape) for shape in here or ()]
     if not known or None in known:
         return None
-    values = [value for each in known if each is not None for value in each]
-    if wanted in values:
+    values = list(dict.fromkeys(value for each in known if each is not None for value in each))
+    if wanted in values or wanted.removesuffix(".0") in values:
         return None
     return f"{said}: {owner} is never {wanted!r} there", suggestion(wanted, values, f"it is one of {', '.join(values)}")
 
 
+def names_in(schema: Any) -> list[str] | None:
+    """The fields that a schema allows its objects; None where it leaves them open."""
+    here = _shapes(schema, schema)
+    return None if here is None else _names(here)
+
+
+def _names(here: list[Shape]) -> list[str] | None:
+    if any(_is_open(shape) for shape in here):
+        return None
+    return list(dict.fromkeys(name for shape in here for name in shape.get("properties", {})))
+
+
+# Keywords that say what a shape may hold in a way that is not followed here.
+_UNTOLD: Final = ("allOf", "not", "if", "$dynamicRef", "dependentSchemas")
+# Those that name other schemas, which count together with what stands beside them.
+_CHOICES: Final = ("$ref", "anyOf", "oneOf")
 # Keywords beside which, or below which, `required` may speak of properties that are listed elsewhere.
-_ELSEWHERE: Final = (
-    "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas",
-    "patternProperties",
-)  # fmt: skip
+_ELSEWHERE: Final = (*_UNTOLD, *_CHOICES, "then", "else", "patternProperties")
 
 
 def demanded_and_not_there(schema: Any) -> Iterator[tuple[Path, str, list[str]]]:
@@ -129,7 +143,13 @@ def _allowed(shape: Shape) -> list[str] | None:
         values = [True, False]
     if not isinstance(values, list):
         return None
-    return [str(each).lower() if isinstance(each, bool) else str(each) for each in cast("list[Any]", values)]
+    return [_text(each) for each in cast("list[Any]", values)]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _shapes(schema: Any, root: Any, depth: int = 0) -> list[Shape] | None:
@@ -137,14 +157,39 @@ def _shapes(schema: Any, root: Any, depth: int = 0) -> list[Shape] | None:
     if not isinstance(schema, dict) or depth > _DEEPEST:
         return None
     shape = cast("Shape", schema)
-    if "allOf" in shape or "not" in shape or "if" in shape:
+    if any(word in shape for word in _UNTOLD):
         return None
-    if isinstance(ref := shape.get("$ref"), str):
-        target: Any = root
-        for step in ref.removeprefix("#/").split("/") if ref.startswith("#/") else ("",):
-            target = cast("Shape", target).get(step) if isinstance(target, dict) else None
-        return _shapes(target, root, depth + 1)
-    if (choices := shape.get("anyOf") or shape.get("oneOf")) is None:
+    word = next((word for word in _CHOICES if shape.get(word)), None)
+    if word is None:
         return [] if shape.get("type") == "null" else [shape]
-    found = [_shapes(choice, root, depth + 1) for choice in choices]
-    return None if None in found else [each for inner in found if inner is not None for each in inner]
+    outer = {key: value for key, value in shape.items() if key != word}
+    found: list[Shape] = []
+    for choice in [_target(shape[word], root)] if word == "$ref" else shape[word]:
+        if (inner := _shapes(choice, root, depth + 1)) is None:
+            return None
+        for each in inner:
+            if (both := _shapes(_joined(outer, each), root, depth + 1)) is None:
+                return None
+            found += both
+            if len(found) > _MOST:
+                return None
+    return found
+
+
+def _target(ref: Any, root: Any) -> Any:
+    target: Any = root
+    for step in ref.removeprefix("#/").split("/") if str(ref).startswith("#/") else ("",):
+        target = cast("Shape", target).get(step) if isinstance(target, dict) else None
+    return target
+
+
+def _joined(outer: Shape, inner: Shape) -> Shape:
+    """The shape of data that has both of these. Of a part that both describe, nothing can be told."""
+    both = {**outer, **inner}
+    one, other = outer.get("properties", {}), inner.get("properties", {})
+    if one or other:
+        shared = {name: {"allOf": [one[name], other[name]]} for name in one.keys() & other.keys()}
+        both["properties"] = {**one, **other, **shared}
+    if "items" in outer and "items" in inner:
+        both["items"] = {"allOf": [outer["items"], inner["items"]]}
+    return both

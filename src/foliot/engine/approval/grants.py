@@ -28,8 +28,7 @@ from foliot.engine.approval.documents import (
     uses_left,
 )
 from foliot.engine.base import Clock
-from foliot.engine.definition.conditions import check_fields
-from foliot.engine.definition.missing import look_up
+from foliot.engine.definition.missing import Brings, look_up, problems_of
 from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, NotFound
 from foliot.kernel.identity import Person
 from foliot.store.base import Document, Filter, Put, Requirement, ResourceStore, WriteBody
@@ -168,6 +167,7 @@ async def give_standing(
     max_uses: int | None = None,
     comment: str = "",
     name: str = "",
+    brings: Brings | None = None,
     in_transaction: WriteBody | None = None,
 ) -> Document:
     """Let calls of a tool pass without a question for `seconds`. Raises `InvalidInput`."""
@@ -197,7 +197,7 @@ async def give_standing(
     document["spec"]["ttl"] = canonical(f"{max(1, round(seconds))}s")
     document["status"]["granted_digest"] = scope_digest(document["spec"])
     await _check_giver(store, namespace, tool, by)
-    await _check_condition(store, document)
+    await _check_names(store, document, brings)
     written = await store.write(creation(document), in_transaction=in_transaction)
     return written[-1].document
 
@@ -217,13 +217,15 @@ async def _check_giver(store: ResourceStore, namespace: str, tool: str, by: str)
             )
 
 
-async def _check_condition(store: ResourceStore, document: Document) -> None:
-    """Raises `InvalidInput` when the condition of a grant asks for what no call of its tool can have."""
-    if not document["spec"].get("when"):
-        return
-    parts = await look_up(store, [document])
-    for problem in check_fields(document, parts.find):
-        raise InvalidInput(problem.message, hint=problem.hint, field="when")
+async def _check_names(store: ResourceStore, document: Document, brings: Brings | None) -> None:
+    """Raises `InvalidInput` when a grant names what was probably misspelt, or what no call of its tool can have.
+
+    What resembles nothing is taken: a program elsewhere may bring it.
+    """
+    parts = await look_up(store, [document], brings)
+    for problem in problems_of(document, parts):
+        if problem.hint:
+            raise InvalidInput(problem.message, hint=problem.hint, field=str(problem.path[1]))
 
 
 async def revoke_standing(

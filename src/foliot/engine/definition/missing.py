@@ -23,9 +23,10 @@ from foliot.engine.definition.providers import check_provider
 from foliot.engine.definition.references import Lists
 from foliot.errors import InvalidInput
 from foliot.resources.checks import find_missing
+from foliot.resources.names import tool_token
 from foliot.resources.powers import declared_by_operator
 from foliot.resources.problems import Problem
-from foliot.resources.references import CONDITIONAL, Reference, is_name, references
+from foliot.resources.references import CONDITIONAL, GRANT, Reference, is_name, references
 from foliot.store.base import Document, Filter, Key, Owned, Page
 
 Brings: TypeAlias = Callable[[Reference], Awaitable[bool]]
@@ -37,6 +38,8 @@ MOST_TOLD: Final = 20
 PER_DOCUMENT: Final = 400
 # So many resources are looked up before others have their turn.
 _SLICE: Final = 200
+# The kinds of `lists_around`.
+AROUND: Final = (GRANT, "McpServer")
 
 
 class Lookups(Lists, Protocol):
@@ -100,12 +103,11 @@ async def look_up(
     """
     given = {key_of(document) for document in documents if beside}
     wanted = await unhurried(PER_DOCUMENT * len(documents), _wanted, documents)
-    # A tool named server--tool may come from the MCP server, which is therefore looked for as well.
-    servers = set(filter(None, map(server_of, wanted)))
     meant = {key for document in documents for key in tools_meant(document)}
-    stored = await find_stored(store, (wanted.keys() | servers | meant) - given)
+    stored = await find_stored(store, (wanted.keys() | meant) - given)
     brought: set[Key] = set()
     lacking: set[Key] = set()
+    alike: set[Key] = set()
     for index, key in enumerate(wanted.keys() - stored.keys() - given, 1):
         document, reference = wanted[key]
         of_operator = declared_by_operator(document) if operator is None else operator
@@ -113,11 +115,17 @@ async def look_up(
             brought.add(key)
         elif key.namespace == key_of(document).namespace and not (key.kind == "Tool" and is_built_in(key.name)):
             lacking.add(key)
+            token = replace(reference, name=tool_token(key.name), said=tool_token(key.name))
+            if brings is not None and key.kind == "Tool" and token.name != key.name and await brings(token):
+                alike.add(named(token))  # for rules they are the same
         if not index % _SLICE:
             await asyncio.sleep(0)
     listed: dict[tuple[str, str], tuple[str, ...]] = {}
-    for kind, space in sorted({(key.kind, key.namespace) for key in lacking}):
-        names = [key_of(each).name for each in await find_all(store, Filter(kind, space))]
+    others = set(lists_around(lacking))
+    for kind, space in sorted({(key.kind, key.namespace) for key in lacking} | others):
+        found = {key_of(each): each for each in await find_all(store, Filter(kind, space))}
+        stored |= {key: each for key, each in found.items() if (kind, space) in others and key not in given}
+        names = [key.name for key in (*found, *alike) if (key.kind, key.namespace) == (kind, space)]
         listed[kind, space] = (*names, *(built_in_names() if kind == "Tool" else ()))
     # What came between the two looks is there.
     known = {place: frozenset(names) for place, names in listed.items()}
@@ -138,10 +146,12 @@ def key_of(document: Document) -> Key:
     return Key(document["kind"], metadata.get("namespace", "default"), metadata["name"])
 
 
-def server_of(key: Key) -> Key | None:
-    """The MCP server from which a tool of this name may come."""
-    server, dashes, _ = key.name.partition("--")
-    return Key("McpServer", key.namespace, server) if dashes else None
+def lists_around(lacking: Iterable[Key]) -> Iterator[tuple[str, str]]:
+    """The lists (kind, namespace) that say whether what has no declaration is there all the same.
+
+    A tool may come from an MCP server; what a role allows, be in another namespace whose agents have that role.
+    """
+    yield from ((kind, key.namespace) for key in lacking if key.kind in ("Agent", "Tool") for kind in AROUND)
 
 
 def is_built_in(tool: str) -> bool:

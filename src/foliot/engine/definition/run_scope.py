@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from foliot.common.threads import unhurried
 from foliot.engine.definition.missing import (
+    AROUND,
     MOST_TOLD,
     PER_DOCUMENT,
     Brings,
@@ -26,9 +27,9 @@ from foliot.engine.definition.missing import (
     find_stored,
     judge,
     key_of,
+    lists_around,
     look_up,
     named,
-    server_of,
 )
 from foliot.kernel.run.spec import RunSpec
 from foliot.resources.problems import Problem
@@ -43,7 +44,11 @@ _RULES: Final = ("AgentPolicy", "Budget", "ToolPermission")
 _FOLLOWED: Final = frozenset({"Agent", "AgentRole", "McpServer", "ModelEndpoint", "Tool"})
 # Of these a change can bring or take a part.
 _KINDS: Final = tuple(
-    sorted({*_RULES, *_FOLLOWED}.union(kind for one in (*_RULES, *_FOLLOWED) for _, kind, _ in FIELDS.get(one, ())))
+    sorted(
+        {*_RULES, *_FOLLOWED, *AROUND}.union(
+            kind for one in (*_RULES, *_FOLLOWED) for _, kind, _ in FIELDS.get(one, ())
+        )
+    )
 )
 # So many agents of a namespace are remembered.
 _MOST_SCOPES: Final = 1000
@@ -235,10 +240,12 @@ def _verdicts(documents: Sequence[Document], parts: Parts) -> dict[Key, _Verdict
     for document, problems in zip(documents, judge(documents, parts), strict=True):
         key = key_of(document)
         keys = {named(each) for each in references(document)}
-        servers = set(filter(None, map(server_of, keys)))
-        # One that is not stored may be there by the name of another one.
-        lists = {_any(each) for each in keys if not parts.has(each.kind, each.namespace, each.name)}
-        found[key] = _Verdict(document, tuple(problems), frozenset({key, *servers}), frozenset(keys | lists))
+        # One that is not stored may be there by the name of another one, or because of what is around it.
+        lacking = {each for each in keys if not parts.has(each.kind, each.namespace, each.name)}
+        around = set(lists_around(lacking))
+        lists = set(map(_any, lacking)) | {Key(kind, space, _ANY) for kind, space in around}
+        read = {Key(kind, space, name) for kind, space in around for name in parts.names(kind, space)}
+        found[key] = _Verdict(document, tuple(problems), frozenset({key, *read}), frozenset(keys | lists))
     return found
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, cast
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from foliot.common import durations
-from foliot.common.suggestions import suggestion
 from foliot.resources import command_template
 from foliot.resources.agreed import DANGEROUS, operation_classes
 from foliot.resources.base import (
@@ -417,7 +416,6 @@ class ToolSpec(Model):
         if self.wasm is not None and self.type != "wasm":
             yield problem("wasm", message="{field} is only for spec.type=wasm")
         yield from self._wrong_command()
-        yield from self._wrong_request()
         yield from self._wrong_sandbox()
         if self.input_schema.get("type", "object") != "object":
             yield problem("input_schema", "type", message="{field} must be object: arguments have names")
@@ -444,23 +442,6 @@ class ToolSpec(Model):
                     message = f"{{field}} names the argument {name!r}, which is not in spec.input_schema"
                     hint = f"write {{{{{name}}}}} for the text {{{name}}} itself"
                     yield problem("cli", "command", place, message=message, hint=hint)
-
-    def _wrong_request(self) -> Iterator[Problem]:
-        """Arguments that the request names and the tool does not have. An address may hold a password."""
-        known = self.input_schema.get("properties")
-        if self.type != "http" or not isinstance(known, dict) or self.input_schema.get("additionalProperties"):
-            return
-        names: list[str] = [*cast("dict[str, Any]", known)]
-        templates: list[tuple[tuple[str, ...], str]] = [(("endpoint",), self.endpoint)]
-        if self.http is not None:
-            templates += [(("http", "headers", name), text) for name, text in self.http.headers.items()]
-            templates += [(("http", "query", name), text) for name, text in self.http.query.items()]
-        for path, text in templates:
-            for name in dict.fromkeys(command_template.ARGUMENT_PLACE.findall(text)):
-                if name not in names:
-                    message = f"{{field}} names the argument {name!r}, which is not in spec.input_schema"
-                    hint = suggestion(name, names, f"it has {', '.join(names)}" if names else "it has no arguments")
-                    yield problem(*path, message=message, hint=hint)
 
     def _wrong_sandbox(self) -> Iterator[Problem]:
         if self.sandbox is None:

@@ -524,6 +524,7 @@ class LocalApprovals(_Waking, ApprovalGroup):
             tool=tool,
             seconds=seconds,
             namespace=namespace,
+            brings=self._inside.brings,
             actor=self._caller.user,
             agent=agent,
             when=when,

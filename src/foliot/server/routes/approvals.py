@@ -104,6 +104,7 @@ async def grant(request: Request, services: Services, caller: Caller, namespace:
         seconds=given.seconds,
         namespace=where,
         name=name,
+        brings=services.client.brings,
         in_transaction=act.record,
         **msgspec.structs.asdict(given.scope),
     )
