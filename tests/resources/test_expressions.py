@@ -44,6 +44,11 @@ NEVER = {
     "size(value.lines.filter(line, line.sku == 'a' && has(line.skew))) > 0": "sku",
     "value.of.knid": "kind",
     "value.either.b == 1": "it has a",
+    "value.of.kind == 'true'": "of type boolean",
+    "value.lines.exists(line, line.sku in [5])": "of type string",
+    "value.score == '1'": "of type number",
+    "value.lines == 'x'": "of type array",
+    "value.lines.exists(line, line.sku == 5)": "of type string",
     "{'a': value.categroy}['a'] == 'x'": "category",
     "size([value.categroy]) == 1": "category",
 }
@@ -63,7 +68,7 @@ def test_what_can_never_be_is_found_wherever_it_stands(text: str, meant: str) ->
         "'blue' in value.tags && value.tags.all(t, t != 'x')",
         "value.lines.exists(value, value.sku == 'a')",  # the variable of the loop hides that of the condition
         "value.open.anything == 'x' && value.open['a'].b",
-        "value.of.kind == true",
+        "value.of.kind == true && value.lines[0].sku == 'a' && value.either.a == 1",
         "value.either == null",
         "output.contains('value.categroy')  // value.categroy",
         'output == """value.categroy"""',

@@ -28,13 +28,15 @@ _PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0
 class Read(NamedTuple):
     """One mention of a variable, down to the field that is meant. `wanted` are what it is compared with for equality.
 
-    `holding` are texts that are looked for in it: fields of an object, items of a list.
+    `holding` are texts that are looked for in it: fields of an object, items of a list. `types` are those of `wanted`
+    as a schema names them.
     """
 
     root: str
     steps: tuple[str, ...] = ()
     wanted: tuple[str, ...] = ()
     holding: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
 
     @property
     def said(self) -> str:
@@ -185,14 +187,23 @@ def _compared(name: str, left: bytes, right: bytes, scope: _Scope) -> Read | Non
         for one, other in ((left, right), (right, left)):
             path, literal = _path(one, scope), _literal(other)
             if path is not None and literal is not None:
-                return Read(*path, wanted=(literal,))
+                return Read(*path, wanted=(literal,), types=(_type(other),))
         return None
     if (path := _path(left, scope)) is not None:
         number, body = _kind(right)
-        literals = [_literal(each) for each in _all(_fields(body), 1)] if number == _LIST else [None]
-        return None if None in literals else Read(*path, wanted=tuple(each for each in literals if each is not None))
+        items = _all(_fields(body), 1) if number == _LIST else []
+        literals = tuple(literal for each in items if (literal := _literal(each)) is not None)
+        if number != _LIST or len(literals) < len(items):
+            return None
+        return Read(*path, wanted=literals, types=tuple(map(_type, items)))
     path, literal = _path(right, scope), _literal(left)
     return Read(*path, holding=(literal,)) if path is not None and literal is not None and _is_text(left) else None
+
+
+def _type(expression: bytes) -> str:
+    """The type of a constant: CEL compares numbers of all kinds with each other, and nothing else across types."""
+    kinds = [kind for kind, _ in _fields(_kind(expression)[1])]
+    return "string" if 6 in kinds else "boolean" if 2 in kinds else "number"
 
 
 def _is_text(expression: bytes) -> bool:

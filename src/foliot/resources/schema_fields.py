@@ -14,6 +14,7 @@ from foliot.resources.expressions import EACH, Read
 from foliot.resources.problems import Path
 
 Shape: TypeAlias = dict[str, Any]
+_TYPES: Final = {str: "string", bool: "boolean", int: "number", float: "number", type(None): "null"}
 _DEEPEST: Final = 8
 # Of a schema with more alternatives nothing is said: they multiply with each level.
 _MOST: Final = 256
@@ -26,8 +27,11 @@ def impossible(read: Read, schema: Any, owner: str) -> Iterator[tuple[str, str |
         yield found
         return
     here = shapes_at(schema, read.steps)
-    for wanted in read.wanted:
-        if found := _wrong_value(here, wanted, read.said, owner):
+    for wanted, kind in zip(read.wanted, read.types, strict=True):
+        found = _wrong_value(here, wanted, read.said, owner)
+        if found is None and read.root != "route":  # all labels are texts
+            found = _wrong_type(here, kind, read.said, owner)
+        if found:
             yield found
     for name in read.holding:
         if here and all(shape.get("type") == "array" for shape in here):
@@ -61,6 +65,17 @@ def _wrong_value(here: list[Shape] | None, wanted: str, said: str, owner: str) -
     if wanted in values or wanted.removesuffix(".0") in values:
         return None
     return f"{said}: {owner} is never {wanted!r} there", suggestion(wanted, values, f"it is one of {', '.join(values)}")
+
+
+def _wrong_type(here: list[Shape] | None, wanted: str, said: str, owner: str) -> tuple[str, str | None] | None:
+    types: set[str] = set()
+    for shape in here or ():
+        said_type: Any = shape.get("type", [_TYPES.get(type(each), "") for each in _values(shape) or ()])
+        types.update([said_type] if isinstance(said_type, str) else cast("list[str]", said_type) or [""])
+    known = {"number" if each == "integer" else each for each in types - {"null"}}
+    if not known or wanted in known or "" in known:
+        return None
+    return f"{said}: {owner} has no {wanted} there", f"it is of type {' or '.join(sorted(known))}"
 
 
 def names_in(schema: Any) -> list[str] | None:
@@ -138,12 +153,15 @@ def _is_open(shape: Shape) -> bool:
 
 def _allowed(shape: Shape) -> list[str] | None:
     """The values that a shape allows, as the texts that route labels are; None when it does not list them."""
-    values: Any = [shape["const"]] if "const" in shape else shape.get("enum")
+    values = _values(shape)
     if shape.get("type") == "boolean" and not values:
         values = [True, False]
-    if not isinstance(values, list):
-        return None
-    return [_text(each) for each in cast("list[Any]", values)]
+    return None if values is None else [_text(each) for each in values]
+
+
+def _values(shape: Shape) -> list[Any] | None:
+    values: Any = [shape["const"]] if "const" in shape else shape.get("enum")
+    return cast("list[Any]", values) if isinstance(values, list) else None
 
 
 def _text(value: Any) -> str:
