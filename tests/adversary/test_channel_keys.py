@@ -21,7 +21,7 @@ from foliot.channels.webhook import SCHEME
 from foliot.server.app import create_app
 from foliot.server.auth.authentication import TokenAuth
 from foliot.store.access.tokens import SqlTokens
-from foliot.store.base import DeclaredBy, Key, Put
+from foliot.store.base import DeclaredBy, Filter, Key, Page, Put
 from foliot.work.triggers.signatures import sign
 from tests.channels.kit import opened
 from tests.taking_missing import TAKES_MISSING
@@ -215,6 +215,100 @@ async def test_an_author_of_another_namespace_does_not_speak_by_a_secret_that_wa
             assert "Channel/" not in refused.text  # what others declare is not told to who sees nothing of it
             assert SPACE not in refused.text
     assert await town.speaks("k", "al") == "alice"
+
+
+def granting(kind: str) -> dict[str, Any]:
+    return {"from": [{"namespace": SPACE, "kind": kind}], "to": [{"kind": "Secret", "name": "desk"}]}
+
+
+async def test_what_has_lost_its_grant_does_not_keep_a_secret_from_its_owner(town: Town) -> None:
+    await town.made("root", "Secret", secret("k"), space="team-b")
+    await town.made("admin-b", "ReferenceGrant", granting("Channel"), space="team-b")
+    await town.channel(ref="team-b/desk:key", **LISTED)
+    assert await town.speaks("k", "al") == "alice"
+    withdrawn = await town.ask("admin-b", "DELETE", "/v1/reference-grants/desk", space="team-b")
+    assert withdrawn.status_code in (200, 204), withdrawn.text
+    for who in ("author-b", "admin-b"):
+        for method, path, body in town.ways(f"by {who}", "team-b"):
+            done = await town.ask(who, method, path, json=body, space="team-b")
+            assert done.status_code in (200, 201), (who, method, done.text)
+    assert (await town.write("by admin-b", "al", "/whoami")).status_code >= 400
+    # The grant again: whoever has set the value meanwhile speaks for nobody by it.
+    await town.made("admin-b", "ReferenceGrant", granting("Channel"), space="team-b")
+    async with asyncio.timeout(60):
+        while (answer := await town.write("by admin-b", "al", "/whoami")).status_code in (401, 404, 503):
+            await asyncio.sleep(0.05)
+    assert "You are alice" not in answer.text
+    refused = await town.ask(
+        "admin-b", "POST", "/v1/secrets", json=document("Secret", secret("x"), "desk", "team-b"), space="team-b"
+    )
+    assert refused.status_code == 403, refused.text
+
+
+async def test_a_grant_of_another_kind_or_secret_keeps_nobody_from_a_secret(town: Town) -> None:
+    await town.made("root", "Secret", secret("k"), space="team-b")
+    await town.made("admin-b", "ReferenceGrant", granting("Channel"), space="team-b")
+    await town.channel(ref="team-b/desk:key", **LISTED)
+    for changed in (granting("Tool"), {**granting("Channel"), "to": [{"kind": "Secret", "name": "other"}]}):
+        await town.made("admin-b", "ReferenceGrant", changed, space="team-b")
+        done = await town.ask(
+            "author-b", "POST", "/v1/secrets", json=document("Secret", secret("x"), "desk", "team-b"), space="team-b"
+        )
+        assert done.status_code == 200, done.text
+    for wide in ({"from": [{"namespace": "*"}], "to": [{"kind": "Secret"}]}, granting("Channel")):
+        await town.made("admin-b", "ReferenceGrant", wide, space="team-b")
+        refused = await town.ask(
+            "admin-b", "POST", "/v1/secrets", json=document("Secret", secret("y"), "desk", "team-b"), space="team-b"
+        )
+        assert refused.status_code == 403, refused.text
+
+
+async def test_a_webhook_is_not_signed_again_with_a_value_that_was_set_while_its_grant_was_gone(town: Town) -> None:
+    """Of a webhook nothing asks with each call who set the value: so it is asked of whoever grants it anew."""
+    await town.made("root", "Secret", {**secret("k"), "hosts": ["webhook"]}, space="team-b")
+    await town.made("admin-b", "ReferenceGrant", granting("TaskWebhook"), space="team-b")
+    hook = {"task_ref": "job", "auth": {"profile": "generic", "secretRef": "team-b/desk:key"}}
+    job = document("Task", {"agent": "helper", "mode": "template"}, "job", SPACE)
+    for plural, body in (("tasks", job), ("task-webhooks", document("TaskWebhook", hook, "hook", SPACE))):
+        made = await town.ask("root", "POST", f"/v1/{plural}", json=body)
+        assert made.status_code in (200, 201), made.text
+    new = document("Secret", {**secret("mine"), "hosts": ["webhook"]}, "desk", "team-b")
+    refused = await town.ask("admin-b", "POST", "/v1/secrets", json=new, space="team-b")
+    assert refused.status_code == 403, refused.text
+    same = await town.ask(
+        "admin-b",
+        "POST",
+        "/v1/apply",
+        json=document("ReferenceGrant", granting("TaskWebhook"), "desk", "team-b"),
+        space="team-b",
+    )
+    assert same.status_code == 200, same.text  # what stands may be declared again
+    await town.ask("admin-b", "DELETE", "/v1/reference-grants/desk", space="team-b")
+    await town.made("admin-b", "Secret", new["spec"], space="team-b")
+    for again in (granting("TaskWebhook"), {"from": [{"namespace": "*"}], "to": [{"kind": "Secret"}]}):
+        body = document("ReferenceGrant", again, "desk", "team-b")
+        refused = await town.ask("admin-b", "POST", "/v1/reference-grants", json=body, space="team-b")
+        assert refused.status_code == 403, refused.text
+        assert "hook" not in refused.text.lower().replace("taskwebhook", "")
+    await town.made("admin-b", "ReferenceGrant", granting("Channel"), space="team-b")
+    await town.made("root", "ReferenceGrant", granting("TaskWebhook"), space="team-b")
+
+
+async def test_a_secret_is_written_without_a_look_at_namespaces_that_were_granted_nothing(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[Filter] = []
+    store, list_ = town.runtime.inside.resources, town.runtime.inside.resources.list
+
+    async def noted(filter: Filter, **more: Any) -> Page:
+        listed.append(filter)
+        return await list_(filter, **more)
+
+    await town.channel()
+    monkeypatch.setattr(store, "list", noted)
+    await town.made("author-b", "Secret", secret("k"), space="team-b")
+    assert listed
+    assert {each.namespace for each in listed if each.kind == "Channel"} == {"team-b"}
 
 
 async def test_a_value_that_names_nobody_is_set_by_who_may_declare_the_channel(town: Town) -> None:

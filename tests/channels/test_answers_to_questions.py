@@ -141,7 +141,11 @@ async def test_questions_of_several_runs_have_codes_that_stay(store_url: str, tm
         with pytest.raises(Conflict) as refused:
             await it.say("1: Turin")
         codes = {line.partition(": ")[2]: line[:4] for line in refused.value.message.splitlines()[1:]}
-        assert [*codes] == ["Which city?", "Which day?", "How many?"]
+        assert {*codes} == {
+            "Which city?",
+            "Which day?",
+            "How many?",
+        }  # PostgreSQL stores runs that begin at once in any order
         assert (await it.say(f"{codes['Which city?']}: Turin")).answered
         assert (await it.say(f"{codes['How many?'].lower()}: 2 persons")).answered
         assert (await it.say("on Friday")).answered  # one is left
@@ -208,6 +212,19 @@ async def test_a_question_outlives_the_process_that_asked_it(store_url: str, tmp
         assert said.answered
         assert await it.told() == ["Turin"]
         assert (await it.say("Turin", key="k")).again
+
+
+async def test_after_a_restart_an_answer_below_has_the_turn_go_on(store_url: str, tmp_path: Path) -> None:
+    for attempt in ("before", "after"):
+        agents, step = helped([CITY])
+        async with talk(store_url, tmp_path, step, {"say": "Done."}, agents=agents) as it:
+            if attempt == "before":
+                await it.say("Book a flight")
+                await it.asks()
+                continue
+            assert (await it.say("Turin")).answered
+            async with asyncio.timeout(60):
+                assert await it.told() == ["Turin"]
 
 
 async def test_an_answer_is_heard_when_its_process_dies_before_it_wakes_the_turn(

@@ -19,6 +19,8 @@ from foliot.common.postgres_programs import program_folders
 from foliot.errors import NotFound
 from foliot.store.postgres import backup
 from foliot.store.postgres.backup import access_of, find_program
+from foliot.store.schema import store_functions, store_tables
+from tests.postgres_tools import run_tool
 
 MANIFEST = """\
 apiVersion: foliot.dev/v1
@@ -165,6 +167,123 @@ def test_tables_of_others_in_the_schema_are_neither_dumped_nor_set_aside(
     execute(postgres_url, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
     assert store("restore", file).code == 0
     assert "public.orders" not in tables(postgres_url)
+
+
+OF_OTHERS = (
+    "CREATE TABLE orders (id serial PRIMARY KEY, at timestamptz)",
+    "INSERT INTO orders DEFAULT VALUES",
+    "CREATE VIEW late AS SELECT * FROM orders",
+    "CREATE SEQUENCE alone",
+    "CREATE TYPE mood AS ENUM ('a')",
+    "CREATE TYPE pair AS (a int, b int)",
+    "CREATE DOMAIN small AS int CHECK (VALUE < 9)",
+    "CREATE FUNCTION mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+    "CREATE FUNCTION task_labels(int) RETURNS int LANGUAGE sql AS 'SELECT 1'",
+    "CREATE AGGREGATE total (int) (SFUNC = int4pl, STYPE = int)",
+)
+NAMES_OF_OTHERS = ("orders", "late", "alone", "mood", "pair", "small", "mine", "task_labels(integer)", "total")
+
+
+def ask(url: str, query: str) -> list[str]:
+    async def run() -> list[str]:
+        connection = await asyncpg.connect(url)
+        rows = await connection.fetch(query)
+        await connection.close()
+        return [str(row[0]) for row in rows]
+
+    return asyncio.run(run())
+
+
+def in_schema(url: str, schema: str = "public") -> list[str]:
+    """All that stands in a schema, with its owned sequences and functions."""
+    where = f"refclassid = 'pg_namespace'::regclass AND refobjid = '{schema}'::regnamespace AND deptype = 'n'"
+    return ask(url, f"SELECT pg_describe_object(classid, objid, 0) FROM pg_depend WHERE {where} ORDER BY 1")
+
+
+def drop_store(url: str) -> None:
+    """What somebody does who makes room for a restore by hand: functions stay."""
+    execute(url, "DROP TABLE " + ", ".join(f'"{each}"' for each in sorted(store_tables())) + " CASCADE")
+
+
+def test_all_of_a_new_store_is_known_as_its_own(store, postgres_url: str) -> None:
+    async def others() -> list[str]:
+        connection = await asyncpg.connect(postgres_url)
+        try:
+            return await backup._others(connection, "public")
+        finally:
+            await connection.close()
+
+    assert asyncio.run(others()) == []
+    found = [each.removeprefix("function ") for each in in_schema(postgres_url) if each.startswith("function ")]
+    assert sorted(found) == sorted(store_functions())
+
+
+def test_what_others_have_in_the_schema_is_not_dumped_and_stands_in_the_way_of_nothing(
+    store, postgres_url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "b.dump"
+    execute(postgres_url, *OF_OTHERS)
+    before = in_schema(postgres_url)
+    assert store("backup", file).code == 0
+    listed = run_tool("pg_restore", "--list", str(file))
+    assert not [name for name in NAMES_OF_OTHERS if f" {name} " in listed], listed
+    refused = store("restore", file, "--force")
+    assert (refused.code, "function mine(), " in refused.err) == (4, True), refused.err
+    assert in_schema(postgres_url) == before
+
+    drop_store(postgres_url)
+    assert "function task_label_add()" in in_schema(postgres_url)
+    for place in ("used", "empty"):
+        if place == "empty":
+            execute(postgres_url, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+        restored = store("restore", file)
+        assert restored.code == 0, restored.err
+        there = in_schema(postgres_url)
+        own = [each for each in before if not any(f" {name}" in each for name in (*NAMES_OF_OTHERS, "orders_id_seq"))]
+        assert there == (before if place == "used" else own)
+        assert "You said: hello" in store("trace", "r1").out
+        assert store("run", "desk", "again", "-q").out == "You said: again\n"
+        submitted = store("task", "run", "desk", "hello", "--label", "a=b", "--detach")
+        assert submitted.code == 0, submitted.err
+        assert ask(postgres_url, "SELECT label FROM task_label") == ["a=b"]  # by a trigger, and so by a function
+    assert store("backup", tmp_path / "again.dump").code == 0
+    again = store("restore", tmp_path / "again.dump", "--force")
+    assert again.code == 0, again.err
+
+
+@pytest.mark.parametrize("with_others", [False, True])
+def test_functions_that_a_store_has_left_are_there_after_a_restore_that_failed(
+    store, postgres_url: str, tmp_path: Path, with_others: bool
+) -> None:
+    file = tmp_path / "b.dump"
+    if with_others:
+        execute(postgres_url, "CREATE TYPE mood AS ENUM ('a')")
+    assert store("backup", file).code == 0
+    drop_store(postgres_url)
+    execute(postgres_url, "CREATE TABLE run (id int)")
+    before = in_schema(postgres_url)
+    assert store("restore", file).code != 0
+    assert in_schema(postgres_url) == before
+    execute(postgres_url, "DROP TABLE run")
+    restored = store("restore", file)
+    assert restored.code == 0, restored.err
+
+
+def test_the_store_is_where_its_tables_are_and_not_first_in_the_path(
+    foliot, store, postgres_url: str, tmp_path: Path
+) -> None:
+    execute(postgres_url, "CREATE SCHEMA early")
+    other = f"{postgres_url}{'&' if '?' in postgres_url else '?'}search_path=early,public"
+    file = tmp_path / "b.dump"
+    assert foliot("--store", other, "backup", file).code == 0
+    assert " TABLE public schema_version " in run_tool("pg_restore", "--list", str(file))
+    restored = foliot("--store", other, "restore", file, "--force")
+    assert restored.code == 0, restored.err
+    assert in_schema(postgres_url, "early") == []
+    execute(postgres_url, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    restored = foliot("--store", other, "restore", file)
+    assert restored.code == 0, restored.err
+    assert "You said: hello" in foliot("--store", other, "trace", "r1").out
 
 
 def test_a_dump_of_something_else_is_refused(store, postgres_url: str, tmp_path: Path) -> None:

@@ -528,6 +528,28 @@ class JournalConformance:
         assert [info.id for info, _ in behind] == ["r7"]
         assert [info.id for info, _ in await journal.asking(namespaces=["team"], limit=9)] == ["r6"]
 
+    async def test_what_is_asked_below_a_run_is_asked_by_it_or_by_those_that_it_has_started(
+        self, journal: Journal
+    ) -> None:
+        # All of one root, as the runs of a task are: a tree, a step of the graph beside it, and a fork.
+        tree = {"top": None, "left": "top", "right": "top", "deep": "left", "beside": None, "fork": "left"}
+        for run_id, parent in tree.items():
+            forked = {"parent_seq": 1} if run_id == "fork" else {}
+            lease = await born(journal, run_id, parent=parent, root="default/task/t", **forked)
+            if run_id not in ("top", "left"):
+                waiting = {"reason": "input", "owner": "", "until": None}
+                said = [entry(2, type="step.started"), entry(3, type="question.asked")]
+                await journal.append(lease, said, phase="waiting", summary={"waiting": waiting})
+
+        async def below(run_id: str) -> list[str]:
+            return [info.id for info, entries in await journal.asking_below(run_id) if len(entries) >= 2]
+
+        assert await below("top") == ["right", "deep"]
+        assert await below("left") == ["deep"]
+        assert await below("deep") == ["deep"]
+        assert await below("beside") == ["beside"]
+        assert await below("none") == []
+
     async def test_purging_forgets_only_what_ended_long_ago(self, journal: Journal) -> None:
         large = b'"' + b"y" * 300_000 + b'"'
         shared, own = {digest_of(b"spec"): b"spec"}, {digest_of(b"mine"): b"mine"}

@@ -22,7 +22,7 @@ from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import CancelRequested, InputReceived, RunCreated, ToolFinished
 from foliot.runtime.inputs import RunInput
 from foliot.runtime.results import RunFailedError
-from foliot.store.journal.base import NewRun
+from foliot.store.journal.base import TERMINAL, NewRun
 from foliot.store.queue.placement import Offer
 from foliot.store.sessions import run_inputs
 from foliot.store.sessions.base import InboxFull, NewInput
@@ -470,3 +470,133 @@ async def test_an_interrupt_is_never_the_answer(rt: Runtime) -> None:
     await rt.run(asker("clerk", "Which day?"), "go", run_id="r1", check=False)
     said = await rt.runs.say("r1", "Forget it", mode="interrupt")
     assert (said.outcome, said.answered) == ("interrupted", "")
+
+
+async def asked(rt: Runtime, count: int = 1) -> list[str]:
+    """Waits until so many things are asked; the runs that ask."""
+    async with asyncio.timeout(60):
+        while len(found := await rt.inside.questions.open("default")) < count:
+            await asyncio.sleep(0.02)
+    return [each.run_id for each in found]
+
+
+async def ended(rt: Runtime, run_id: str) -> str:
+    """Waits for the end of a run that something drives, and takes it up itself in no case; its phase."""
+    async with asyncio.timeout(60):
+        while (info := await rt.inside.runs.journal.get(run_id)).phase not in TERMINAL:
+            await asyncio.sleep(0.02)
+    return info.phase
+
+
+@pytest.mark.parametrize("to", ["outer", "middle", "inner"])
+async def test_what_is_said_to_any_run_above_a_question_answers_it(rt: Runtime, to: str) -> None:
+    rt.inside.know(asker("inner", "Which day?"))
+    rt.inside.know(asker("middle", below="inner"))
+    going = asyncio.create_task(rt.run(asker("outer", below="middle"), "go", check=False))
+    await asked(rt)
+    (run,) = await rt.inside.runs.journal.list(agent=to)
+    said = await rt.runs.say(run.id, "Thursday")
+    assert (said.outcome, said.run.id, bool(said.answered)) == ("direct", run.id, True)
+    async with asyncio.timeout(60):
+        assert (await going).output == "told told told Thursday"
+
+
+async def test_what_is_said_to_a_run_answers_nothing_above_or_beside_it(rt: Runtime) -> None:
+    for name in ("one", "two"):
+        rt.inside.know(asker(name, f"Of {name}?"))
+        rt.inside.know(asker(f"over-{name}", below=name))
+    step = {"call": [{f"agent:over-{name}": {"input": "go"}} for name in ("one", "two")]}
+    tools = ["agent:over-one", "agent:over-two"]
+    outer = Agent("outer", model=ScriptedModel([step, {"say": "done"}]), tools=tools)
+    going = asyncio.create_task(rt.run(outer, "go", check=False))
+    await asked(rt, 2)
+    for name in ("one", "two"):
+        (run,) = await rt.inside.runs.journal.list(agent=f"over-{name}")
+        assert (await rt.runs.say(run.id, f"Word of {name}")).answered
+        (below,) = await rt.inside.runs.journal.list(agent=name)
+        await ended(rt, below.id)
+        _, state = await rt.inside.runs.load(below.id)
+        assert state.transcript[-1].text == f"told Word of {name}"
+    async with asyncio.timeout(60):
+        await going
+
+
+ASKS_BELOW = [
+    {"kind": "ModelEndpoint", "metadata": {"name": f"of-{name}"}, "spec": {"provider": "scripted", "script": script}}
+    for name, script in (
+        ("outer", [{"call": {"agent:inner": {"input": "go"}}}, {"say": "outer {last_result}"}]),
+        ("inner", [{"call": {"ask_user": {"question": "Which day?"}}}, {"say": "inner {last_result}"}]),
+    )
+] + [
+    {"kind": "Agent", "metadata": {"name": name}, "spec": {"model_ref": f"of-{name}", "tools": [tool_name]}}
+    for name, tool_name in (("inner", "ask_user"), ("outer", "agent:inner"))
+]
+
+
+@pytest.mark.parametrize("rt", ["sqlite", pytest.param("postgres", marks=pytest.mark.services)], indirect=True)
+async def test_what_is_said_to_the_run_of_a_task_answers_a_run_below_it(rt: Runtime) -> None:
+    await rt.resources.apply(ASKS_BELOW)
+    await rt.tasks.submit(Command("agent", "outer", message="go", name="t"))
+    worker = asyncio.create_task(rt.inside.tasking.worker(Offer("w", rt.inside.runs.worker), grace=0.0).run())
+    try:
+        await asked(rt)
+        (run,) = await rt.inside.runs.journal.list(agent="outer")
+        assert (await rt.runs.say(run.id, "Thursday")).answered
+        assert await ended(rt, run.id) == "succeeded"
+    finally:
+        worker.cancel()
+        await asyncio.wait({worker})
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.services)])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    url: str = request.getfixturevalue("postgres_url") if request.param == "postgres" else str(tmp_path / "foliot.db")
+    return url
+
+
+@pytest.mark.parametrize("way", ["say", "say-below", "answer"])
+async def test_after_a_restart_an_answer_below_has_the_runs_above_go_on(store_url: str, way: str) -> None:
+    async with Runtime(store_url) as rt:
+        await rt.resources.apply(ASKS_BELOW)
+        await rt.runs.start("outer", "go", run_id="r1")
+        await asked(rt)
+    async with Runtime(store_url) as rt:
+        (asker_id,) = await asked(rt)
+        assert (await rt.inside.runs.journal.get("r1")).phase == "pending"
+        if way == "answer":
+            await rt.questions.answer(asker_id, "Thursday")
+        else:
+            assert (await rt.runs.say("r1" if way == "say" else asker_id, "Thursday")).answered
+        assert await ended(rt, "r1") == "succeeded"
+        _, state = await rt.inside.runs.load("r1")
+        assert state.transcript[-1].text == "outer inner Thursday"
+
+
+async def test_after_a_restart_a_run_that_asks_again_is_answered_again(store_url: str) -> None:
+    steps = [{"call": {"ask_user": {"question": each}}} for each in ("Which day?", "Which city?")]
+    script = {"provider": "scripted", "script": [*steps, {"say": "inner {last_result}"}]}
+    twice = {"kind": "ModelEndpoint", "metadata": {"name": "of-inner"}, "spec": script}
+    async with Runtime(store_url) as rt:
+        await rt.resources.apply([*(each for each in ASKS_BELOW if each["metadata"] != twice["metadata"]), twice])
+        await rt.runs.start("outer", "go", run_id="r1")
+        await asked(rt)
+    async with Runtime(store_url) as rt:
+        assert (await rt.runs.say("r1", "Thursday")).answered
+        async with asyncio.timeout(60):
+            while [each.question for each in await rt.inside.questions.open("default")] != ["Which city?"]:
+                await asyncio.sleep(0.02)
+        assert (await rt.runs.say("r1", "Turin")).answered
+        assert await ended(rt, "r1") == "succeeded"
+
+
+async def test_a_decision_to_end_a_run_below_wakes_nothing_above(store_url: str) -> None:
+    """Whoever cancels a run in a command that ends at once does not begin the work of another."""
+    async with Runtime(store_url) as rt:
+        await rt.resources.apply(ASKS_BELOW)
+        await rt.runs.start("outer", "go", run_id="r1")
+        await asked(rt)
+    async with Runtime(store_url) as rt:
+        (asker_id,) = await asked(rt)
+        await rt.runs.cancel(asker_id)
+        assert (await rt.inside.runs.journal.get("r1")).phase == "pending"
+        assert rt.inside.runs.local("r1") is None

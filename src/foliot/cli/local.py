@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -17,10 +17,9 @@ from foliot.common.cancellation import stop_tasks
 from foliot.common.process import is_gone
 from foliot.engine.definition.run_options import UNCHANGED, RunOptions
 from foliot.engine.live.hub import Live, Reader, Recorded
-from foliot.errors import NotFound
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message
-from foliot.kernel.run.events import RunCancelled, RunClaimed, RunCreated, RunDeadLettered, RunFailed, RunSucceeded
+from foliot.kernel.run.events import RunCancelled, RunClaimed, RunDeadLettered, RunFailed, RunSucceeded
 from foliot.resources.names import check_labels
 from foliot.runtime.agent import Agent, asked_by
 from foliot.runtime.answers import Input
@@ -28,7 +27,7 @@ from foliot.runtime.inside import Inside
 from foliot.runtime.local.groups import LocalGroups
 from foliot.runtime.local.work import LOOK_EVERY, LocalRuns
 from foliot.runtime.results import RunResult
-from foliot.store.journal.base import TASK_LABEL, TERMINAL, RunInfo
+from foliot.store.journal.base import TERMINAL, RunInfo
 
 if TYPE_CHECKING:
     from foliot.runtime.runtime import Runtime
@@ -243,16 +242,7 @@ class WatchedRuns(LocalRuns):
 
     async def outermost(self, run_id: str) -> str:
         """Returns the run to go on with for this one: the outermost of those above it that nobody drives, or itself."""
-        runs, above = self._inside.runs, run_id
-        while True:
-            created = next((event for _, event in await runs.facts(above, limit=1)), None)
-            if not isinstance(created, RunCreated) or not created.parent:
-                return run_id
-            above = created.parent
-            with suppress(NotFound):  # it was purged
-                info = await runs.journal.get(above)
-                if runs.is_left_alone(info) and TASK_LABEL not in info.labels:  # workers take up those of tasks
-                    run_id = above
+        return await self._inside.background.outermost(run_id)
 
     async def _last_worker(self, run_id: str) -> str:
         claims = [event.worker for _, event in await self._inside.runs.facts(run_id) if isinstance(event, RunClaimed)]

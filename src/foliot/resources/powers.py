@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from foliot.resources.agreed import EFFECTS, ISOLATIONS, RISKS
 from foliot.resources.names import snake
-from foliot.resources.references import references
+from foliot.resources.references import GRANT, Target, references
 
 Document: TypeAlias = Mapping[str, Any]
 Power: TypeAlias = Literal[
@@ -652,22 +652,38 @@ def needs(before: Document | None, after: Document | None, *, by: str | None = N
 
 @dataclass(frozen=True, slots=True)
 class LookedAt:
-    """Kinds whose resources say something about a write of another kind: those of its namespace, or of all."""
+    """Kinds whose resources say something about a write of another kind: those of its namespace.
+
+    With `granted` also those of other namespaces that a ReferenceGrant lets refer to it.
+    """
 
     kinds: tuple[str, ...]
-    everywhere: bool = False
+    granted: bool = False
 
 
 LOOKED_AT: Final[Mapping[str, LookedAt]] = {
-    "Secret": LookedAt(("TaskWebhook", "Channel"), everywhere=True),  # a ReferenceGrant lets others refer to it
+    "Secret": LookedAt(("TaskWebhook", "Channel"), granted=True),
+    # Of a channel it is asked with each message who set the value, of a webhook only when the value is set.
+    GRANT: LookedAt(("TaskWebhook",), granted=True),
     "Tool": LookedAt(("ToolPermission", "AgentPolicy")),
 }
 
 
+def secret_values(document: Document) -> dict[str, Any]:
+    """Returns the values that a Secret is given; those that it keeps are left out."""
+    given: dict[str, Any] = {**(value_at(document, "stringData") or {}), **(value_at(document, "data") or {})}
+    return {name: value for name, value in given.items() if value != "***"}
+
+
 def signed_with(document: Document, namespace: str, name: str) -> bool:
     """Whether a webhook or a channel is signed with a Secret."""
-    refs = (each for each in references(document) if each.kind == "Secret")
-    return any((each.namespace, each.name.strip()) == (namespace, name) for each in refs)
+    return Target("Secret", namespace, name) in secrets_of(document)
+
+
+def secrets_of(document: Document) -> list[Target]:
+    """Returns the Secrets that a document names."""
+    found = (each for each in references(document) if each.kind == "Secret")
+    return [Target(each.kind, each.namespace, each.name.strip()) for each in found]
 
 
 def with_linked(channel: Document, users: Iterable[str]) -> dict[str, Any]:
@@ -683,23 +699,21 @@ def needs_around(
     """The roles that a write needs because of what is declared `around` it: resources of the kinds in `LOOKED_AT`.
 
     Who gives the secret of a webhook or channel a value of his own can sign calls, and so has work done and says who a
-    sender is: it takes what declaring the webhook or channel takes, there. Who deletes a tool that a rule names, or
-    that a policy refuses for what it is, could declare it again as something that the rule lets pass.
+    sender is: it takes what declaring the webhook or channel takes, there. Without a grant that stands it signs nothing
+    in another namespace; who lets it sign there again may have given it a value meanwhile. Who deletes a tool that a
+    rule names, or that a policy refuses for what it is, could declare it again as something that the rule lets pass.
     """
     document = after or before
     assert document is not None, "a write is about something"
     kind, name = document["kind"], document["metadata"]["name"]
-    if kind == "Secret" and after is not None:
-        given: dict[str, Any] = {**(value_at(after, "stringData") or {}), **(value_at(after, "data") or {})}
+    if kind == "Secret" and after is not None and secret_values(after):
         namespace: str = document["metadata"].get("namespace", "default")
-        for signed in around if any(value != "***" for value in given.values()) else ():
-            if not signed_with(signed, namespace, name):
-                continue
-            metadata = signed["metadata"]
-            why = f"{signed['kind']}/{metadata['name']} is signed with it"
-            for need in needs(None, signed, by=by):
-                when = f"{why}: {need.when}" if need.when else why
-                yield Need(need.role, "spec.data", when, metadata.get("namespace", "default"))
+        for signed in around:
+            if signed_with(signed, namespace, name):
+                yield from _needs_of_signed(signed, "spec.data", "is signed with it", by)
+    if kind == GRANT and after is not None:
+        for signed in around:
+            yield from _needs_of_signed(signed, "spec.to", "is signed with a Secret of this namespace again", by)
     if kind == "Tool" and after is None:
         for rule in around:
             named = [value_at(rule, "tool_ref") or ""]
@@ -710,6 +724,14 @@ def needs_around(
                 yield Need("admin", "spec.effect", f"{rule['kind']}/{rule['metadata']['name']} goes by it")
             elif (listed := value_at(rule, "allowed_categories")) and value_at(before, "category") not in listed:
                 yield Need("admin", "spec.category", f"{rule['kind']}/{rule['metadata']['name']} goes by it")
+
+
+def _needs_of_signed(signed: Document, field: str, why: str, by: str | None) -> Iterator[Need]:
+    metadata = signed["metadata"]
+    why = f"{signed['kind']}/{metadata['name']} {why}"
+    for need in needs(None, signed, by=by):
+        when = f"{why}: {need.when}" if need.when else why
+        yield Need(need.role, field, when, metadata.get("namespace", "default"))
 
 
 def declared_addresses(document: Document) -> list[tuple[str, str]]:

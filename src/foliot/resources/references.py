@@ -312,6 +312,16 @@ class ReferenceGrants:
         grants = self._by_namespace.get(target.namespace, ())
         return any(_is_to(each, target) for _, given in grants for each in given)
 
+    def origins(self, namespace: str, target: str, kind: str) -> set[str]:
+        """Other namespaces (`*` for all) whose resources of a kind may name some `target`, which is a kind, of one."""
+        return {
+            entry.get("namespace", "")
+            for given_to, given in self._by_namespace.get(namespace, ())
+            if any(each.get("kind") == target for each in given)
+            for entry in given_to
+            if entry.get("kind") in (None, kind) and entry.get("namespace") != namespace
+        }
+
     def namespaces(self, origin: Origin, kind: str) -> list[str]:
         """Other namespaces that have granted `origin` something of this kind."""
         return sorted(

@@ -128,7 +128,9 @@ class BackgroundRuns:
 
         Never raises: stored is done, and an error would have the caller say it a second time. A run that cannot go on
         in this process stays as it is for one that can; `why` and `resume` say what keeps it.
-        Not `here`: it is left to whoever resumes it. `stay` is as in `resume`.
+        The runs above it that nobody drives go on too: nobody else would tell them of its end.
+        Not `here`: it is left to whoever resumes it. `stay` is as in `resume`; then those above stay as they are, for
+        they may wait for a long time.
         """
         runs = self._inside.runs
         try:
@@ -138,12 +140,27 @@ class BackgroundRuns:
                     driver.deliver(each)
             elif here:
                 await self.resume(await runs.journal.get(run_id), stay=stay)
+            if here and not stay and (above := await self.outermost(run_id)) != run_id:
+                await self.resume(await runs.journal.get(above))
         except RunHeld:
             pass  # somebody else resumed it meanwhile, and hears the message
         except FoliotError as error:
             log.warning("run %s has its message, and cannot go on in this process: %s", run_id, error.message)
         except Exception:
             log.exception("run %s has its message, and cannot go on in this process", run_id)
+
+    async def outermost(self, run_id: str) -> str:
+        """Returns the run to go on with for this one: the outermost of those above it that nobody drives, or itself."""
+        runs = self._inside.runs
+        info = await runs.journal.get(run_id)
+        while info.parent is not None and info.is_child:
+            try:
+                info = await runs.journal.get(info.parent)
+            except NotFound:  # it was purged
+                break
+            if runs.is_left_alone(info) and TASK_LABEL not in info.labels:  # workers take up those of tasks
+                run_id = info.id
+        return run_id
 
     async def woken(self, info: RunInfo, message: Signal | None, *, here: bool = True, stay: bool = False) -> RunInfo:
         """`wake`, and the run afterwards; `info` is the run before, for a store that does not answer any more."""

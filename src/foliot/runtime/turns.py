@@ -70,13 +70,7 @@ class SessionTurns:
 
     async def wake(self, run_id: str) -> None:
         """Lets a run hear what is stored for it; see `TurnRuns`."""
-        runs = self._inside.runs
-        driver = runs.local(run_id)
-        if driver is None or driver.is_over:
-            await self._inside.background.wake(run_id)
-            return
-        for each in await runs.journal.signals([run_id]):
-            driver.deliver(each)
+        await self._inside.background.wake(run_id)
 
     async def cancel(self, run_id: str, *, by: str, reason: str, wait: bool = True) -> None:
         """Cancels a run and waits for its end; see `TurnRuns`."""

@@ -29,11 +29,14 @@ from foliot.resources.powers import (
     Need,
     needs,
     needs_around,
+    secret_values,
+    secrets_of,
     signed_with,
     spec_of,
     value_at,
     with_linked,
 )
+from foliot.resources.references import EVERY_NAMESPACE, GRANT, Origin, ReferenceGrants
 from foliot.runtime.runtime import Runtime
 from foliot.server.auth.identity import EVERYWHERE, HIDDEN, Caller, role_named
 from foliot.store.audit.log import AuditRecord, append_records
@@ -62,6 +65,7 @@ from foliot.tools.secrets.secrets import SecretRef
 log = logging.getLogger(__name__)
 
 CHANNEL: Final = "Channel"
+SECRET: Final = "Secret"
 LONGEST: Final = 500
 # Of refused fields and resources, so many are named in one answer.
 MOST_SAID: Final = 20
@@ -415,7 +419,8 @@ class RecordedStore:
         operator = self._caller.may("admin", EVERYWHERE)
         needed = [*needs(before, after, by=None if operator else self._caller.name)]
         if not operator:
-            needed += needs_around(before, after, await self._around(key, look), by=self._caller.name)
+            around = await self._around(key, before, after, look)
+            needed += needs_around(before, after, around, by=self._caller.name)
         missing = [
             need for need in needed if not self._caller.may(role_named(need.role), need.namespace or key.namespace)
         ]
@@ -433,22 +438,48 @@ class RecordedStore:
             lifted = {"spec": [spec_of(before), None if after is None else spec_of(after)]}
         return AllowedWrite(change, before, after, lifted)
 
-    async def _around(self, key: Key, look: WriteFacts) -> list[Document]:
+    async def _around(
+        self, key: Key, before: Document | None, after: Document | None, look: WriteFacts
+    ) -> list[Document]:
         """The resources that say something about a write; channels with those who have linked their accounts there.
 
         A link is no fact that the write is held to: one that is made meanwhile is bound to who set the value by then.
         """
         looked = LOOKED_AT.get(key.kind)
-        if looked is None or (not looked.everywhere and self._caller.may("admin", key.namespace)):
+        if looked is None or (not looked.granted and self._caller.may("admin", key.namespace)):
             return []
-        where = None if looked.everywhere else key.namespace
-        found = [each for kind in looked.kinds for each in (await look.list(Filter(kind, where))).items]
+        found: list[Document] = []
+        if looked.granted:
+            if after is None or (key.kind == SECRET and not secret_values(after)):
+                return []
+            found = await self._granted(key, after, looked.kinds, look)
+        if key.kind != GRANT:
+            found += [each for kind in looked.kinds for each in (await look.list(Filter(kind, key.namespace))).items]
         return [
             await self._with_linked(each)
             if each["kind"] == CHANNEL and signed_with(each, key.namespace, key.name)
             else each
             for each in found
         ]
+
+    async def _granted(self, key: Key, after: Document, kinds: Sequence[str], look: WriteFacts) -> list[Document]:
+        """The resources of other namespaces that may name a Secret now, or that a grant lets name one anew.
+
+        Only namespaces are looked at that a grant names: what has lost its grant is signed with nothing.
+        """
+        standing = (await look.list(Filter(GRANT, key.namespace))).items
+        now = ReferenceGrants(standing)
+        then = ReferenceGrants([after]) if key.kind == GRANT else now
+        found: list[Document] = []
+        for kind in kinds:
+            spaces = then.origins(key.namespace, SECRET, kind)
+            for space in [None] if EVERY_NAMESPACE in spaces else sorted(spaces):
+                for each in (await look.list(Filter(kind, space))).items:
+                    origin = Origin(kind, key_of(each).namespace)
+                    named = [ref for ref in secrets_of(each) if ref.namespace == key.namespace != origin.namespace]
+                    if any(then.allow(origin, ref) and (then is now or not now.allow(origin, ref)) for ref in named):
+                        found.append(each)
+        return found
 
     async def _with_linked(self, channel: Document) -> Document:
         links = ChannelLinks(self._runtime.inside.database)

@@ -19,7 +19,6 @@ from foliot.common.cursors import read_key, write_cursor
 from foliot.common.pages import Part, read_all
 from foliot.common.text import one_line, visible
 from foliot.engine.approval.records import DecisionLog, DecisionRecord, call_document
-from foliot.engine.driver.doubts import family
 from foliot.engine.driver.journal import load_run, signal
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.messages import Media
@@ -294,7 +293,8 @@ class Questions:
 
         The question may be that of a run below it. Raises as `match_answer` and `check_answer`.
         """
-        asking = await self._journal.asking_below(run_id, family(namespace, run_id).name)
+        # Whoever may speak in one namespace answers nothing that is asked in another one.
+        asking = [each for each in await self._journal.asking_below(run_id) if each[0].namespace == namespace]
         runs = [info.id for info, entries in asking if any(not each.client for each in _questions_in(info, entries))]
         if not runs:
             return None

@@ -370,8 +370,8 @@ class Journal(Protocol):
         """
         ...
 
-    async def asking_below(self, run_id: str, root: str) -> list[tuple[RunInfo, list[Entry]]]:
-        """Lists as `asking` does, of a run and those that belong to it, which have `root` as `NewRun.root` names it."""
+    async def asking_below(self, run_id: str) -> list[tuple[RunInfo, list[Entry]]]:
+        """Lists as `asking` does, of a run, those that it has started, and those below them."""
         ...
 
     async def signal(

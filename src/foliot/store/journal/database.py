@@ -238,8 +238,8 @@ class SqlJournal:
             await self._db.read("run_asking", namespaces=_array(namespaces), after=after, count=limit)
         )
 
-    async def asking_below(self, run_id: str, root: str) -> list[tuple[RunInfo, list[Entry]]]:
-        return await self._with_asked(await self._db.read("run_asking_below", id=run_id, root=root))
+    async def asking_below(self, run_id: str) -> list[tuple[RunInfo, list[Entry]]]:
+        return await self._with_asked(await self._db.read("run_asking_below", id=run_id))
 
     async def _with_asked(self, found: Sequence[Row]) -> list[tuple[RunInfo, list[Entry]]]:
         asking: dict[int, tuple[RunInfo, list[Entry]]] = {row["key"]: (_info(row), []) for row in found}

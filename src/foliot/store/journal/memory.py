@@ -259,8 +259,12 @@ class MemoryJournal:
         ]
         return _asking(chosen)[:limit]
 
-    async def asking_below(self, run_id: str, root: str) -> list[tuple[RunInfo, list[Entry]]]:
-        return _asking([run for run in self._runs.values() if run.info.id == run_id or run.root == root])
+    async def asking_below(self, run_id: str) -> list[tuple[RunInfo, list[Entry]]]:
+        below = {run_id}
+        for run in self._runs.values():  # a run is stored before those that it starts
+            if run.info.is_child and run.info.parent in below:
+                below.add(run.info.id)
+        return _asking([run for run in self._runs.values() if run.info.id in below])
 
     async def signal(
         self, signal: Signal, *, after: int | None = None, in_transaction: TransactionBody | None = None

@@ -13,7 +13,7 @@ import re
 import shlex
 import subprocess
 import tempfile
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsp
 from foliot.common.postgres_programs import program_folders
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, Unavailable
 from foliot.store.postgres.driver import DriverErrors, PostgresConnection, connect, explain, place
-from foliot.store.schema import store_tables
+from foliot.store.schema import store_functions, store_tables
 from foliot.version import install_command
 
 CONNECT_WITHIN: Final = 30.0
@@ -39,6 +39,35 @@ _LIBRARY_PARAMETERS: Final = frozenset(
 _VERSION: Final = re.compile(r"\(PostgreSQL\)\s+(\d+)")
 # A line of `pg_restore --list`: "3456; 1259 16421 TABLE public schema_version owner".
 _STORE_TABLE: Final = re.compile(r" TABLE (.+) schema_version \S")
+_FUNCTION: Final = re.compile(r"^\d+; \d+ \d+ FUNCTION ", re.MULTILINE)
+# A row of `schema_version`, as a dump has it.
+_VERSION_ROW: Final = re.compile(r"^(\d+)\t", re.MULTILINE)
+_IN_PATH: Final = re.compile(r'"((?:[^"]|"")*)"|([^",\s]+)')
+# Everything that stands in a schema depends on it. The members of an extension are dumped and restored by its name, and
+# statistics go with their table; neither has a name of its own that something of the store could have.
+_OTHERS: Final = """
+SELECT pg_describe_object(d.classid, d.objid, 0) AS name
+  FROM pg_depend AS d
+ WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = CAST($1 AS regnamespace) AND d.deptype = 'n'
+   AND d.classid NOT IN ('pg_extension'::regclass, 'pg_statistic_ext'::regclass)
+   AND NOT EXISTS (
+       SELECT FROM pg_depend AS e WHERE e.classid = d.classid AND e.objid = d.objid AND e.deptype = 'e')
+   AND NOT (d.classid = 'pg_class'::regclass AND d.objid IN (
+       SELECT c.oid FROM pg_class AS c
+        WHERE c.relnamespace = CAST($1 AS regnamespace) AND c.relkind IN ('r', 'p') AND c.relname = ANY($2)
+        UNION ALL
+       SELECT s.objid FROM pg_depend AS s JOIN pg_class AS c ON c.oid = s.refobjid
+        WHERE s.classid = 'pg_class'::regclass AND s.refclassid = 'pg_class'::regclass AND s.deptype IN ('a', 'i')
+          AND c.relnamespace = CAST($1 AS regnamespace) AND c.relname = ANY($2)))
+   AND NOT (d.classid = 'pg_proc'::regclass AND d.objid IN (
+       SELECT p.oid FROM pg_proc AS p WHERE p.proname || '(' || oidvectortypes(p.proargtypes) || ')' = ANY($3)))
+ ORDER BY 1
+"""
+_FUNCTIONS: Final = """
+SELECT proname || '(' || oidvectortypes(proargtypes) || ')' AS signature, pg_get_functiondef(oid) AS statement
+  FROM pg_proc
+ WHERE pronamespace = CAST($1 AS regnamespace) AND proname || '(' || oidvectortypes(proargtypes) || ')' = ANY($2)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +170,12 @@ async def back_up(url: str, file: Path) -> dict[str, Any]:
     async with _opened(url) as connection:
         server = await _major(connection)
         version = await _schema_version(connection)
-        schema: str = await connection.fetchval("SELECT current_schema()")
-        others = await _other_tables(connection, schema)
-    # The store alone: the database may have schemas and tables of others, and stores that a restore has set aside.
-    only = [f"--schema={_quoted(schema)}"]
-    only += [f"--exclude-table={_quoted(schema)}.{_quoted(name)}" for name in others]
+        schema = await _schema(connection)
+        # The store alone: the database may have schemas of others, and stores that a restore has set aside.
+        only = [f"--schema={_quoted(schema)}"]
+        if await _others(connection, schema):
+            # pg_dump leaves out no function or type: the tables are named, and `restore` makes the functions.
+            only = [f"--table={_quoted(schema)}.{_quoted(name)}" for name in await _own_tables(connection, schema)]
     typed = (
         f"pg_dump --password --format=custom {shlex.join(only)} --file={shlex.quote(str(file))} "
         f"{shlex.quote(access.address)}"
@@ -202,51 +232,78 @@ async def restore(url: str, file: Path, *, replace: bool = False) -> tuple[dict[
         f"{shlex.quote(str(file))}"
     )
     program = find_program("pg_restore", about["postgres"], then=typed)
-    schema = await _store_schema(program, file)
+    listed = await _run(program, "--list", str(file))
+    schema = _store_schema(listed, file)
+    makes = [] if _FUNCTION.search(listed) else [*store_functions(await _dumped_version(program, file)).values()]
     words = ("--no-owner", "--exit-on-error", "--single-transaction", f"--dbname={access.address}", str(file))
     async with _opened(url) as connection:
         await _check_schema(connection, schema)
         aside = await _set_aside(connection, schema, replace=replace)
+        left: list[str] | None = None
         try:
             await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(schema)}")
+            left = await _replace_functions(connection, schema, makes)
             await _run(program, f"--schema={schema}", *words, access=access)
             about["schema"] = await _schema_version(connection)
         except BaseException:
             if aside:
                 await _put_back(connection, schema, aside)
+            elif left is not None:
+                await _replace_functions(connection, schema, left)
             raise
     return about, aside
 
 
 async def _check_schema(connection: PostgresConnection, schema: str) -> None:
-    """Raises `Conflict` when the URL leads to another schema than that of the dump."""
+    """Raises `Conflict` when a store in the schema of the dump would not be found by the URL."""
     path: str = await connection.fetchval("SHOW search_path")
-    # One that is not there yet is made; the URL has to lead to it all the same.
-    current = await connection.fetchval("SELECT current_schema()") or path.split(",")[0].strip().strip('"')
-    if current != schema:
+    user: str = await connection.fetchval("SELECT current_user")
+    names = [quoted.replace('""', '"') or plain.lower() for quoted, plain in _IN_PATH.findall(path)]
+    names = [user if name == "$user" else name for name in names]
+    # Where there is no store yet, it will be found in each schema of the path, also in one that does not exist yet.
+    found = [await _schema(connection)] if await _is_there(connection) else names
+    if schema not in found:
         raise Conflict(
-            f"the dump holds a store in schema {schema!r}, and the URL leads to schema {current!r}",
+            f"the dump holds a store in schema {schema!r}, and the URL leads to schema {next(iter(found), '')!r}",
             hint=f"add search_path={quote(_quoted(schema))} to the parameters of the URL",
         )
 
 
-async def _other_tables(connection: PostgresConnection, schema: str) -> list[str]:
-    """Lists what stands in the schema of the store and is not the store's."""
-    found = await connection.fetch(
-        "SELECT relname FROM pg_class WHERE relnamespace = CAST($1 AS regnamespace) AND relkind IN ('r', 'p', 'v', 'm')"
-        " ORDER BY relname",
-        _quoted(schema),
-    )
-    own = store_tables()
-    return [row["relname"] for row in found if row["relname"] not in own]
+async def _others(connection: PostgresConnection, schema: str) -> list[str]:
+    """Lists what stands in the schema of the store and is not the store's, such as `type mood`."""
+    found = await connection.fetch(_OTHERS, _quoted(schema), [*store_tables()], [*store_functions()])
+    return [row["name"] for row in found]
 
 
-async def _store_schema(program: Path, file: Path) -> str:
-    """Returns the schema of the store in a dump. Raises `InvalidInput` for a dump of something else."""
-    for line in (await _run(program, "--list", str(file))).splitlines():
-        if match := _STORE_TABLE.search(line):
-            return match[1]
-    raise InvalidInput(f"{file} is a dump of PostgreSQL, but there is no store of Foliot in it")
+async def _own_tables(connection: PostgresConnection, schema: str) -> list[str]:
+    found = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1 ORDER BY tablename", schema)
+    return [row["tablename"] for row in found if row["tablename"] in store_tables()]
+
+
+async def _replace_functions(connection: PostgresConnection, schema: str, statements: Sequence[str]) -> list[str]:
+    """Makes functions of the store, in the place of those that a store which is gone has left; what made these."""
+    found = await connection.fetch(_FUNCTIONS, _quoted(schema), [*store_functions()])
+    async with connection.transaction():
+        await connection.execute("SELECT set_config('search_path', $1, true)", _quoted(schema))
+        for row in found:
+            await connection.execute(f"DROP FUNCTION {row['signature']}")
+        for statement in statements:
+            await connection.execute(statement)
+    return [row["statement"] for row in found]
+
+
+async def _dumped_version(program: Path, file: Path) -> int:
+    """Returns the version of the store in a dump."""
+    rows = await _run(program, "--data-only", "--table=schema_version", "--file=-", str(file))
+    return max((int(version) for version in _VERSION_ROW.findall(rows)), default=0)
+
+
+def _store_schema(listed: str, file: Path) -> str:
+    """Returns the schema of the store in a dump, by its list. Raises `InvalidInput` for a dump of something else."""
+    match = _STORE_TABLE.search(listed)
+    if match is None:
+        raise InvalidInput(f"{file} is a dump of PostgreSQL, but there is no store of Foliot in it")
+    return match[1]
 
 
 def _dump_size(file: Path) -> int:
@@ -266,16 +323,16 @@ def _dump_size(file: Path) -> int:
 async def _set_aside(connection: PostgresConnection, schema: str, *, replace: bool) -> str:
     """Renames the schema of a store that is there; returns its new name, or a blank one when there is no store.
 
-    Raises `Conflict` when it holds tables of others, who would not find them any more.
+    Raises `Conflict` when it holds what belongs to others, who would not find it any more.
     """
-    if not await connection.fetchval("SELECT to_regclass('schema_version') IS NOT NULL"):
+    if not await _is_there(connection):
         return ""
     if not replace:
         raise Conflict(
             "there is a store in the database, and it is not written over",
             hint="--force sets it aside as another schema, or name another database with --store",
         )
-    if others := await _other_tables(connection, schema):
+    if others := await _others(connection, schema):
         raise Conflict(
             f"schema {schema!r} also holds what is not Foliot's: {', '.join(others[:5])}{', …' if others[5:] else ''}",
             hint="move that to another schema, or put the store back into another database",
@@ -318,7 +375,21 @@ async def _major(connection: PostgresConnection) -> int:
     return int(await connection.fetchval("SHOW server_version_num")) // 10_000
 
 
+async def _is_there(connection: PostgresConnection) -> bool:
+    found: bool = await connection.fetchval("SELECT to_regclass('schema_version') IS NOT NULL")
+    return found
+
+
+async def _schema(connection: PostgresConnection) -> str:
+    """Returns the schema of the store: not always the first of the path."""
+    found: str = await connection.fetchval(
+        "SELECT nspname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
+        " WHERE c.oid = to_regclass('schema_version')"
+    )
+    return found
+
+
 async def _schema_version(connection: PostgresConnection) -> int:
-    if not await connection.fetchval("SELECT to_regclass('schema_version') IS NOT NULL"):
+    if not await _is_there(connection):
         raise NotFound("there is no store in this database", hint="name the store with --store or FOLIOT_STORE")
     return int(await connection.fetchval("SELECT COALESCE(MAX(version), 0) FROM schema_version"))

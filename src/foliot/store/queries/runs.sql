@@ -278,15 +278,19 @@ SELECT key, id, namespace, agent, phase,
  ORDER BY +key LIMIT :count;
 
 -- name: run_asking_below
--- The same of one run and of those that belong to it.
-SELECT key, id, namespace, agent, phase,
+-- The same of one run and of those below it: not of all that have its root, where its siblings and those above it are.
+WITH RECURSIVE below (key, id) AS (
+    SELECT r.key, r.id FROM run AS r WHERE r.id = :id
+    UNION
+    SELECT r.key, r.id FROM below AS b CROSS JOIN run AS r WHERE r.parent = b.id AND r.parent_seq IS NULL)
+SELECT run.key AS key, run.id AS id, namespace, agent, phase,
        (SELECT pinned.spec FROM run_pin AS pinned WHERE pinned.key = run.pin) AS spec,
        epoch, worker, lease_until, created_at, updated_at,
        parent, parent_seq, labels, summary
-  FROM run
- WHERE (id = :id OR root = :root) AND phase = 'waiting'
+  FROM below AS b CROSS JOIN run
+ WHERE run.key = b.key AND phase = 'waiting'
    AND (summary LIKE '%"reason"_"input"%' OR summary LIKE '%"reason"_"approval"%')
- ORDER BY key;
+ ORDER BY run.key;
 
 -- name: event_asked
 -- reads: many
