@@ -132,7 +132,7 @@ def test_a_run_that_waits_for_a_person_below_is_no_crash(foliot: Foliot, waiting
     told = foliot("why", "b1").out + foliot("trace", "b1").out
     for word in ("was gone", "took over", "nobody knew", "started"):
         assert word not in told
-    assert "let go while agent:cashier was under way, and taken up again" in told
+    assert "released while agent:cashier was under way, and resumed" in told
 
 
 def test_of_a_process_that_died_it_is_still_said(foliot: Foliot, waiting: str, tmp_path: Path) -> None:

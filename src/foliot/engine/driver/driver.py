@@ -35,7 +35,7 @@ from foliot.engine.budgets.declared import BudgetRule
 from foliot.engine.budgets.run_budget import Asked, RunBudget
 from foliot.engine.compaction.compactor import compact, not_compacted
 from foliot.engine.definition.governance import ModelGate, token_limits
-from foliot.engine.driver.appends import LeaseClock, append_again, entry_of, persist, recorded
+from foliot.engine.driver.appends import LeaseClock, append_again, claimed, entry_of, persist, recorded
 from foliot.engine.driver.attachments import FetchesFiles, with_files
 from foliot.engine.driver.doubts import Doubts, both, doubts_of, noting
 from foliot.engine.driver.effects import ShownText, ask_model, call_tool, given_up, in_place_of, left_behind
@@ -77,7 +77,6 @@ from foliot.kernel.run.events import (
     ModelResponded,
     OutputAccepted,
     QuestionAnswered,
-    RunClaimed,
     RunDeadLettered,
     RunResumed,
     RunSucceeded,
@@ -311,7 +310,7 @@ class Driver:
         try:
             if self._claim:
                 lease = self.lease
-                self._record(RunClaimed(self.state.next_attempt, lease.worker, lease.epoch, lease.name))
+                self._record(claimed(self.state, lease))
                 for call in self.state.calls:
                     if call.phase == "unknown" and call.unknown is None and call.attempts:
                         over = self._clock() if _is_here(self._tools.definition(call.name)) else None
