@@ -121,7 +121,8 @@ def find_missing(
         if document["kind"] == "ToolApproval" and reference.kind in ("Task", "Agent") and not _stands(document):
             continue  # work that no resource declares has approvals too
         if there(*key) or _comes_by_itself(reference, there, look, built_in):
-            if problem := _other_version(reference, look(*key)):
+            # The tool is looked into only for a version that is asked for: its other changes do not matter here.
+            if "@" in reference.said and (problem := _other_version(reference, look(*key))):
                 yield problem
             continue
         alike: list[str] = []
@@ -145,7 +146,7 @@ def find_missing(
 def _other_version(reference: Reference, found: Document | None) -> Problem | None:
     """Says that a tool is there in another version than the one that is asked for."""
     version = (found or {}).get("spec", {}).get("version")
-    if reference.kind != "Tool" or "@" not in reference.said or not isinstance(version, str):
+    if reference.kind != "Tool" or not isinstance(version, str):
         return None
     try:
         if split_request(reference.said)[1].allows(parse_version(version)):

@@ -232,13 +232,15 @@ class MissingParts:
 
 def _verdicts(documents: Sequence[Document], parts: Parts) -> dict[Key, _Verdict]:
     found: dict[Key, _Verdict] = {}
-    for document, problems in zip(documents, judge(documents, parts), strict=True):
+    for document, judged in zip(documents, judge(documents, parts), strict=True):
         key = key_of(document)
         keys = {named(each) for each in references(document)}
         servers = set(filter(None, map(server_of, keys)))
         # One that is not stored may be there by the name of another one.
         lists = {_any(each) for each in keys if not parts.has(each.kind, each.namespace, each.name)}
-        found[key] = _Verdict(document, tuple(problems), frozenset({key, *servers}), frozenset(keys | lists))
+        # What a condition can ask for follows from the tool that it is about, however the rule spells it.
+        read = frozenset({key, *servers, *judged.read})
+        found[key] = _Verdict(document, tuple(judged.problems), read, frozenset(keys | lists))
     return found
 
 
