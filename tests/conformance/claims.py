@@ -149,6 +149,25 @@ class ClaimsConformance:
         with pytest.raises(LeaseLost):
             await finish(db, lost)
 
+    @pytest.mark.parametrize("second", ["died", "gave back"])
+    @pytest.mark.parametrize("first", ["died", "gave back"])
+    async def test_a_lease_says_how_the_writer_of_the_last_event_left_the_run(
+        self, db: Database, first: str, second: str
+    ) -> None:
+        """The second holder leaves it before it has written anything: that says nothing of the first."""
+        await add(db, "r1")
+        (lease,) = (await take(db)).leases
+        await SqlJournal(db).append(lease, [Entry(2, NOW, "run.claimed", b"{}")])
+        now = NOW
+        for how in (first, second):
+            now += LEASE + 1
+            if how == "gave back":
+                await finish(db, lease, "pending", due=now)
+            (lease,) = (await take(db, by=offer("w2"), now=now)).leases
+            assert lease.released is (first == "gave back")
+        recalled = await claims.recall(db, offer("w2"), until=lease.until)
+        assert [(each.epoch, each.released) for each, _ in recalled] == [(lease.epoch, lease.released)]
+
     async def test_a_run_whose_holder_died_keeps_its_place_in_the_queue(self, db: Database) -> None:
         """The others came while it was at work."""
         await add(db, "first", due_at=NOW - 9)

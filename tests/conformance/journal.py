@@ -136,6 +136,36 @@ class JournalConformance:
             await journal.claim("r1", worker="w3", now=102.0, until=160.0, dead=old.epoch)
         await journal.append(new, [entry(2)])
 
+    @pytest.mark.parametrize(
+        ("holders", "released"),
+        [
+            (["died"], False),
+            (["gave back"], True),
+            (["waited"], True),
+            (["died", "died"], False),
+            (["died", "gave back"], False),
+            (["died", "died", "gave back", "died"], False),
+            (["gave back", "died"], True),
+            (["gave back", "gave back", "died"], True),
+            (["waited", "died", "gave back"], True),
+        ],
+    )
+    async def test_a_lease_says_how_the_writer_of_the_last_event_left_the_run(
+        self, journal: Journal, holders: list[str], released: bool
+    ) -> None:
+        """The first of these holders wrote that event, and the others left the run before they had written anything."""
+        lease = await born(journal)
+        for number in (1, 2):  # the second time after a holder that has written something
+            for how in holders:
+                if how == "waited":
+                    entries = [entry(len(await journal.read("r1")) + 1)]
+                    await journal.append(lease, entries, phase="waiting")
+                elif how != "died":
+                    await journal.append(lease, [], phase="pending")
+                lease = await journal.claim("r1", worker="w2", now=lease.until + 1, until=lease.until + 30)
+            assert lease.released is released
+            await journal.append(lease, [entry(len(await journal.read("r1")) + 1, b"%d" % number)])
+
     async def test_the_same_worker_restarted_is_another_holder(self, journal: Journal) -> None:
         old = await born(journal)
         new = await journal.claim("r1", worker="w1", now=131.0, until=160.0)

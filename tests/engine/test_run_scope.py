@@ -32,8 +32,13 @@ def tool(name: str, namespace: str = "default", **spec: Any) -> Put:
     return Put(document("Tool", name, namespace, **{**HTTP, **spec}))
 
 
-def rule(name: str, about: str) -> Put:
-    return Put(document("ToolPermission", name, tool_ref=about))
+def taking(*arguments: str) -> dict[str, Any]:
+    return {"input_schema": {"type": "object", "properties": {name: {"type": "number"} for name in arguments}}}
+
+
+def rule(name: str, about: str, when: str = "") -> Put:
+    conditions = {"conditions": [{"when": when, "verdict": "deny"}]} if when else {}
+    return Put(document("ToolPermission", name, tool_ref=about, **conditions))
 
 
 def agent(name: str, **spec: Any) -> Document:
@@ -144,6 +149,36 @@ async def test_a_change_judges_only_what_it_concerns_and_once_for_all(store, jud
     assert all("rule-pay" in text for (text,) in told)
 
 
+@pytest.mark.parametrize("about", ["pay-now", "pay_now", "Pay-Now"])
+async def test_a_rule_is_judged_again_when_the_tool_of_its_condition_changes(store, judged, about):
+    await store.write([tool("pay-now", **taking("amount")), tool("look")])
+    await store.write([rule("rule-pay", about, "args.amount > 5.0"), rule("rule-look", "look", "args.depth > 5.0")])
+    parts, clerk = MissingParts(store), agent("clerk")
+    assert await parts.around(clerk) == ()
+
+    judged.clear()
+    await store.write([tool("pay-now", **taking("total"))])
+    (text,) = await parts.around(clerk)
+    assert "rule-pay" in text
+    assert "amount" in text
+    assert rules_among(judged) == ["rule-pay"]
+
+    await store.write([tool("pay-now", **taking("total", "amount"))])
+    assert await parts.around(clerk) == ()
+
+
+async def test_an_agent_is_judged_again_when_its_tool_has_another_version(store, judged):
+    clerk = agent("clerk", tools=["pay@1.0.0"])
+    await store.write([tool("pay", version="1.0.0")])
+    parts = MissingParts(store)
+    assert await parts.around(clerk) == ()
+    await store.write([tool("pay", version="2.0.0")])
+    (text,) = await parts.around(clerk)
+    assert "has version 2.0.0" in text
+    await store.write([tool("pay", version="1.0.0")])
+    assert await parts.around(clerk) == ()
+
+
 @pytest.mark.parametrize("again", [False, True])
 async def test_what_was_looked_up_before_a_change_is_not_kept_after_it(store, again):
     """One coroutine has looked, the part comes, another one hears of it, and the first stores what it has found."""
@@ -228,11 +263,20 @@ def some_change(chance: random.Random) -> Put | Delete:
     name, space = chance.choice(NAMES), chance.choice(("default", "default", "other"))
     match chance.randrange(12):
         case 0 | 1:
-            return tool(name, space, endpoint=f"http://127.0.0.1:9/{chance.random()}")
+            schema = taking(*chance.sample(("amount", "total"), k=chance.randrange(1, 3)))
+            return tool(
+                name,
+                space,
+                endpoint=f"http://127.0.0.1:9/{chance.random()}",
+                version=chance.choice(("1.0.0", "2.0.0")),
+                **schema,
+            )
         case 2:
             return Delete(Key("Tool", space, name), expect="any")
         case 3:
-            return rule(f"rule{chance.randrange(4)}", name)
+            return rule(
+                f"rule{chance.randrange(4)}", name, chance.choice(("", "args.amount > 5.0", "args.total > 5.0"))
+            )
         case 4:
             return Delete(Key("ToolPermission", "default", f"rule{chance.randrange(4)}"), expect="any")
         case 5:
@@ -250,7 +294,7 @@ def some_change(chance: random.Random) -> Put | Delete:
         case 10:
             return Delete(Key("ReferenceGrant", "other", "lent"), expect="any")
         case _:
-            return Put(agent("helper", tools=[name]))
+            return Put(agent("helper", tools=[f"{name}{chance.choice(('', '@1'))}"]))
 
 
 @pytest.mark.parametrize("seed", range(8))

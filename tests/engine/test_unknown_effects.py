@@ -26,6 +26,7 @@ from foliot.kernel.run.calls import MOST_REPEATS
 from foliot.kernel.run.events import (
     CancelRequested,
     RunCancelled,
+    RunClaimed,
     RunFailed,
     RunSucceeded,
     ToolFinished,
@@ -518,3 +519,29 @@ async def test_a_call_that_reached_nobody_is_a_failure_that_nobody_is_asked_abou
     assert not result.error.unknown
     assert "may have taken effect" not in result.text
     assert not till.paid
+
+
+@pytest.mark.parametrize("second", ["died", "gave back"])
+async def test_a_call_is_not_said_to_have_been_released_because_a_later_holder_left(second: str) -> None:
+    """The second process takes the run and leaves it before it has written anything."""
+    till = Till()
+    pay, began = never(till)
+    engine = Engine(in_turn(calls("pay")), [pay])
+    run = asyncio.create_task(engine.run())
+    await asyncio.wait_for(began.wait(), 60)
+    engine.now += 1000.0  # its lease is over
+    lease = await engine.journal.claim("r1", worker="w2", now=engine.now, until=engine.now + 30)
+    if second == "gave back":
+        await engine.journal.append(lease, [], phase="pending")
+    engine.now += 1000.0
+    other = engine.process("w3")
+
+    state = await asyncio.wait_for(other.drive(await other.take("r1")), 60)
+
+    assert state.waiting is not None
+    events = await engine.events()
+    assert [event.reason for event in events if isinstance(event, ToolUnknown)] == ["lease_lost"]
+    assert [event.released for event in events if isinstance(event, RunClaimed)] == [False, False]
+    told = [mark.text for mark in trace_of("r1", [(0.0, event) for event in events]).marks]
+    assert any("was gone while pay was under way" in text for text in told), told
+    run.cancel()

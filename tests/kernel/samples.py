@@ -163,4 +163,5 @@ GROWN: tuple[e.Event, ...] = (
         "sha256:00",
         past=(e.PastEffect("run-0", 2, "c1", "pay", "amount=5", "sha256:08", "once", "done", "5 euros"),),
     ),
+    e.RunClaimed(2, "worker-2", 11, released=True),
 )

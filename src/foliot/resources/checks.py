@@ -123,7 +123,9 @@ def find_missing(
     def judge(reference: Reference) -> Problem | None:
         key = (reference.kind, reference.namespace, reference.name)
         if there(*key) or _comes_by_itself(reference, among, look, built_in):
-            return _misspelt(reference) or _other_version(reference, look(*key))
+            # The tool is looked into only for a version that is asked for: its other changes do not matter here.
+            other = _other_version(reference, look(*key)) if "@" in reference.said else None
+            return _misspelt(reference) or other
         # What is in another namespace is not told. What is asked for is not there, whoever says so: it may just have
         # come, or be about to go.
         own = reference.namespace == _key(document)[1]
@@ -163,7 +165,7 @@ def find_missing(
 def _other_version(reference: Reference, found: Document | None) -> Problem | None:
     """Says that a tool is there in another version than the one that is asked for, or that none is asked for."""
     version = (found or {}).get("spec", {}).get("version")
-    if reference.kind != "Tool" or "@" not in reference.said or not isinstance(version, str):
+    if reference.kind != "Tool" or not isinstance(version, str):
         return None
     try:
         if split_request(reference.said)[1].allows(parse_version(version)):

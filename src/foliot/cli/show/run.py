@@ -22,7 +22,6 @@ from foliot.kernel.run.codec import encode, type_of
 from foliot.kernel.run.events import ToolStarted
 from foliot.kernel.run.hooks import in_words
 from foliot.runtime.results import RunResult
-from foliot.store.journal.base import was_let_go
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,6 @@ class RunStory:
         self._calls = JournalCalls()
         self._step = 0
         self._free = False  # whoever goes on takes over from nobody
-        self._epoch: int = 0
         self._attempt: int = 0
         self._worker = ""  # who has it, as far as it was shown
         self._asks = False
@@ -141,15 +139,14 @@ class RunStory:
         match item.event:
             case e.RunClaimed(attempt=attempt, worker=worker) as claimed if attempt > 1 or self._worker or item.seq > 2:
                 self.running.clear()
-                let_go = was_let_go(self._epoch, claimed.epoch) and attempt == self._attempt
-                free = self._free or let_go
-                self._free, self._epoch, self._attempt = False, claimed.epoch, attempt
+                free = self._free or (claimed.released and attempt == self._attempt)
+                self._free, self._attempt = False, attempt
                 same, self._worker = worker == self._worker, worker
                 who = f"attempt {attempt}" if attempt > 1 else "another worker"  # which is no attempt of its own
                 goes_on = "the same worker goes on" if same and attempt == 1 else f"{who} takes over"
                 return [] if free else [Line("note", goes_on)]
-            case e.RunClaimed(worker=worker, epoch=epoch):
-                self._worker, self._epoch, self._attempt = worker, epoch, 1
+            case e.RunClaimed(worker=worker):
+                self._worker, self._attempt = worker, 1
                 return []
             case e.RunWaiting() as waiting:
                 self._free = True

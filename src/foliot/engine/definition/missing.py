@@ -72,14 +72,20 @@ class StoreAfter:
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts that exist beside some documents: `stored`, or brought; and the names that may have been meant."""
+    """The parts that exist beside some documents: `stored`, or brought; and the names that may have been meant.
+
+    `read` takes down the keys of the resources that are looked into, also of those that do not exist.
+    """
 
     stored: Mapping[Key, Document] = field(default_factory=dict[Key, Document])
     brought: Collection[Key] = frozenset()
     listed: Mapping[tuple[str, str], Collection[str]] = field(default_factory=dict[tuple[str, str], Collection[str]])
+    read: set[Key] = field(default_factory=set[Key])
 
     def find(self, kind: str, namespace: str, name: str) -> Document | None:
-        return self.stored.get(Key(kind, namespace, name))
+        key = Key(kind, namespace, name)
+        self.read.add(key)
+        return self.stored.get(key)
 
     def has(self, kind: str, namespace: str, name: str) -> bool:
         key = Key(kind, namespace, name)
@@ -197,17 +203,26 @@ def problems_of(document: Document, parts: Parts, *, suggest: bool = True) -> It
         yield from check_fields(document, parts.find)
 
 
-def judge(documents: Sequence[Document], parts: Parts) -> list[list[Problem]]:
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The problems of one document, and the keys of the resources that were looked into to find them."""
+
+    problems: list[Problem]
+    read: Collection[Key]
+
+
+def judge(documents: Sequence[Document], parts: Parts) -> list[Judged]:
     """Finds for each stored document what it names and is not there, and fields of conditions that there cannot be.
 
     What was probably meant is said of the first `MOST_TOLD`: looking for it among all names takes its time.
     """
-    found: list[list[Problem]] = []
+    found: list[Judged] = []
     count = 0
     for document in documents:
         suggest = count < MOST_TOLD
-        problems = [*problems_of(document, parts, suggest=suggest)]
-        found.append(problems)
+        seen = replace(parts, read=set())
+        problems = [*problems_of(document, seen, suggest=suggest)]
+        found.append(Judged(problems, seen.read))
         count += len(problems)
     return found
 
@@ -217,7 +232,8 @@ async def judge_stored(
 ) -> list[list[Problem]]:
     """Finds what is missing of each stored document now. Many are judged beside the event loop."""
     parts = await look_up(store, documents, brings, beside=False)
-    return await unhurried(PER_DOCUMENT * len(documents), judge, documents, parts)
+    found = await unhurried(PER_DOCUMENT * len(documents), judge, documents, parts)
+    return [each.problems for each in found]
 
 
 def _in_environment(reference: Reference) -> bool:

@@ -237,15 +237,17 @@ class MissingParts:
 
 def _verdicts(documents: Sequence[Document], parts: Parts) -> dict[Key, _Verdict]:
     found: dict[Key, _Verdict] = {}
-    for document, problems in zip(documents, judge(documents, parts), strict=True):
+    for document, judged in zip(documents, judge(documents, parts), strict=True):
         key = key_of(document)
         keys = {named(each) for each in references(document)}
         # One that is not stored may be there by the name of another one, or because of what is around it.
         lacking = {each for each in keys if not parts.has(each.kind, each.namespace, each.name)}
         around = set(lists_around(lacking))
         lists = set(map(_any, lacking)) | {Key(kind, space, _ANY) for kind, space in around}
-        read = {Key(kind, space, name) for kind, space in around for name in parts.names(kind, space)}
-        found[key] = _Verdict(document, tuple(problems), frozenset({key, *read}), frozenset(keys | lists))
+        near = {Key(kind, space, name) for kind, space in around for name in parts.names(kind, space)}
+        # What a condition can ask for follows from the tool that it is about, however the rule spells it.
+        read = frozenset({key, *near, *judged.read})
+        found[key] = _Verdict(document, tuple(judged.problems), read, frozenset(keys | lists))
     return found
 
 

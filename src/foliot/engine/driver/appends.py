@@ -19,7 +19,7 @@ from foliot.engine.base import Clock
 from foliot.errors import NotFound, Unavailable
 from foliot.kernel.backoff import backoff, share_of
 from foliot.kernel.run.codec import NAMES, encode
-from foliot.kernel.run.events import Event
+from foliot.kernel.run.events import Event, RunClaimed
 from foliot.kernel.run.loop import apply
 from foliot.kernel.run.state import State
 from foliot.store.journal.base import Entry, Journal, JournalConflict, Lease, LeaseLost, Phase
@@ -102,6 +102,12 @@ T = TypeVar("T")
 Verdict: TypeAlias = Literal["stored", "absent", "lost", "conflict"]
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
+
+
+def claimed(state: State, lease: Lease) -> RunClaimed:
+    """Returns the fact with which an attempt under this lease begins."""
+    released = lease.released and state.epoch > 0
+    return RunClaimed(state.next_attempt, lease.worker, lease.epoch, lease.name, released)
 
 
 def recorded(state: State, event: Event, at: float) -> Entry:

@@ -35,14 +35,14 @@ from foliot.engine.budgets.declared import BudgetRule
 from foliot.engine.budgets.run_budget import Asked, RunBudget
 from foliot.engine.compaction.compactor import compact, not_compacted
 from foliot.engine.definition.governance import ModelGate, token_limits
-from foliot.engine.driver.appends import LeaseClock, append_again, entry_of, persist, recorded
+from foliot.engine.driver.appends import LeaseClock, append_again, claimed, entry_of, persist, recorded
 from foliot.engine.driver.attachments import FetchesFiles, with_files
 from foliot.engine.driver.doubts import Doubts, both, doubts_of, noting
 from foliot.engine.driver.effects import ShownText, ask_model, call_tool, given_up, in_place_of, left_behind
 from foliot.engine.driver.intake import admit_calls, caller_of, check_output, mistaken_calls, rejected_output
 from foliot.engine.driver.journal import Conversation, Conversations, Specs, load_state, phase_of, summary_of
 from foliot.engine.hooks.run_hooks import Due, RunHooks
-from foliot.engine.runners.profile import RUNNER
+from foliot.engine.runners.profile import RUNNER, has_begun_program
 from foliot.engine.workspaces.folders import UserFolders, WorkedOut
 from foliot.errors import FoliotError, NotFound, Unavailable
 from foliot.kernel.errors import IllegalEvent, NewerEvent, Unencodable, UnknownEvent
@@ -77,7 +77,6 @@ from foliot.kernel.run.events import (
     ModelResponded,
     OutputAccepted,
     QuestionAnswered,
-    RunClaimed,
     RunDeadLettered,
     RunResumed,
     RunSucceeded,
@@ -311,7 +310,7 @@ class Driver:
         try:
             if self._claim:
                 lease = self.lease
-                self._record(RunClaimed(self.state.next_attempt, lease.worker, lease.epoch, lease.name))
+                self._record(claimed(self.state, lease))
                 for call in self.state.calls:
                     if call.phase == "unknown" and call.unknown is None and call.attempts:
                         over = self._clock() if _is_here(self._tools.definition(call.name)) else None
@@ -1179,13 +1178,15 @@ class Driver:
                 self._post(given_up(call, interrupted=self.state.ending is None))
 
     def _has_not_acted(self, call: Call) -> bool:
-        """Whether a call under way is an agent that was told to end and has begun no call: it begins none any more."""
+        """Whether a call under way is an agent that was told to end and has begun nothing: nor does it any more."""
         definition = self._tools.definition(call.name)
         if self._below is None or definition is None or definition.type != "agent":
             return False
         child = child_id(self.state.spec.namespace, self.lease.run_id, call.id)
         return any(
-            driver.lease.run_id == child and driver.is_ending and not driver.state.spent.tool_calls
+            driver.lease.run_id == child
+            and driver.is_ending
+            and not (driver.state.spent.tool_calls or has_begun_program(driver.state))
             for driver in self._below(self.lease.run_id)
         )
 

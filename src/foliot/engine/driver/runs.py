@@ -78,7 +78,6 @@ from foliot.store.journal.base import (
     StoreSetBack,
     TransactionBody,
     identity_labels,
-    was_let_go,
 )
 from foliot.tools.base import Toolbox
 from foliot.tools.workspaces import WORKSPACE_RULES
@@ -602,9 +601,7 @@ class Runs:
 
     def _left_by(self, lease: Lease, state: State) -> UnknownReason:
         """How the attempt before came to leave a run that it had calls under way in: let go, lost, or killed."""
-        if not state.calls or lease.lapsed is False:
-            return "cancelled"
-        if lease.lapsed is None and (state.worker == self.worker or was_let_go(state.epoch, lease.epoch)):
+        if not state.calls or lease.released:
             return "cancelled"
         return "process_died" if self._is_gone(state.worker) else "lease_lost"
 

@@ -20,7 +20,8 @@ from foliot.engine.approval.documents import shown
 from foliot.engine.definition.skills import with_prompt
 from foliot.engine.driver.runs import Runs
 from foliot.engine.explain.amounts import arguments
-from foliot.engine.explain.trace import CallTrace, trace_of
+from foliot.engine.explain.trace import CallTrace, StepTrace, trace_of
+from foliot.engine.runners.profile import RUNNER, has_begun_program
 from foliot.errors import NotFound
 from foliot.kernel.arguments import arguments_digest, parse_object
 from foliot.kernel.errors import IllegalEvent
@@ -191,38 +192,66 @@ async def effects_ahead(
 ) -> tuple[PastEffect, ...]:
     """Returns the calls from step `at` on that were made, and did more than read: a fork may make them again.
 
-    In the place of a call that had runs below it do something stands what these did.
+    In the place of a call that had runs below it do something stands what these did. A program acts without calls of
+    tools: the call that began it counts, and of a run that is one itself each turn.
     """
     created = facts[0][1] if facts else None
     before = created.past_effects if isinstance(created, RunCreated) else ()
-    return (*before, *await _effects(runs, run_id, facts, spec, at))[-_MOST_EFFECTS:]
+    found = await _effects(runs, run_id, facts, spec, at, turns=RUNNER in spec.extra)
+    return (*before, *found)[-_MOST_EFFECTS:]
 
 
 async def _effects(
-    runs: Runs, run_id: str, facts: Sequence[tuple[float, Event]], spec: RunSpec, at: int
+    runs: Runs, run_id: str, facts: Sequence[tuple[float, Event]], spec: RunSpec, at: int, *, turns: bool = False
 ) -> list[PastEffect]:
     effects = {rule.name: rule.effect for rule in spec.tools}
     found: list[PastEffect] = []
     for step in trace_of(run_id, facts).steps:
-        for call in step.calls if step.number >= at else ():
+        if step.number < at:
+            continue
+        if turns:
+            found.append(_turn(run_id, step))
+        for call in step.calls:
             if not call.starts or (call.error and call.error.before_effect):
                 continue
-            if (below := await _effects_below(runs, spec.namespace, run_id, call)) is not None:
+            made = _effect(run_id, step.number, call, effects.get(call.name, "once"))
+            if (below := await _effects_below(runs, spec.namespace, made, call)) is not None:
                 found += below
-            elif effects.get(call.name) != "read":
-                found.append(_effect(run_id, step.number, call, effects.get(call.name, "once")))
+            elif made.effect != "read":
+                found.append(made)
     return found
 
 
-async def _effects_below(runs: Runs, namespace: str, run_id: str, call: CallTrace) -> list[PastEffect] | None:
+async def _effects_below(runs: Runs, namespace: str, made: PastEffect, call: CallTrace) -> list[PastEffect] | None:
     """Returns the effects of the runs that a call began; None for a call that began none that is still known."""
     found: list[PastEffect] | None = None
-    for child in child_ids(namespace, run_id, call.name, call.id, call.arguments):
+    for child in child_ids(namespace, made.run_id, call.name, call.id, call.arguments):
         with suppress(NotFound):
             facts = await runs.facts(child)
             _, state = await runs.load(child)
-            found = [*(found or ()), *await _effects(runs, child, facts, state.spec, 1)]
+            found = found or []
+            if made not in found and has_begun_program(state):
+                found.append(made)
+            found += await _effects(runs, child, facts, state.spec, 1)
     return found
+
+
+def _turn(run_id: str, step: StepTrace) -> PastEffect:
+    """One turn of a run that is a program: nobody but itself knows what it did."""
+    result = step.text or "".join(ask.message for ask in step.failures[-1:])
+    outcome = "done" if step.answered_at is not None else "failed" if step.failures else "unknown"
+    given = arguments_digest({})
+    return PastEffect(
+        run_id,
+        step.number,
+        f"turn_{step.number}",
+        RUNNER,
+        "",
+        given,
+        "once",
+        outcome,
+        one_line(result, _LONGEST_EFFECT),
+    )
 
 
 def _effect(run_id: str, step: int, call: CallTrace, effect: str) -> PastEffect:

@@ -22,7 +22,6 @@ from foliot.kernel.run import feedback
 from foliot.kernel.run.budget import Spent
 from foliot.kernel.run.calls import JournalCalls
 from foliot.kernel.run.hooks import in_words
-from foliot.store.journal.base import was_let_go
 
 MarkKind: TypeAlias = Literal[
     "unknown",  # nobody knows whether a call took effect
@@ -251,8 +250,7 @@ class _Building:
         self._under_way: dict[str, CallTrace] = {}
         self._paused: Mark | None = None
         self._retried = False  # it was let go for another attempt
-        self._epoch = 0
-        self._let_go: set[str] = set()  # calls that were under way when the process let the run go
+        self._released: set[str] = set()  # calls that were under way when the process released the run
         self._notes: set[str] = set()
         self._spent = Spent()
         self._paid: set[str] = set()
@@ -283,7 +281,6 @@ class _Building:
         trace = self.trace
         first = not trace.attempts
         before, trace.worker = trace.worker, event.worker
-        let_go, self._epoch = was_let_go(self._epoch, event.epoch), event.epoch
         trace.attempts = event.attempt
         if first:
             return
@@ -291,8 +288,8 @@ class _Building:
         asking = self._asking()
         for call in under_way:
             call.begun_by = before
-            if let_go:  # of a call that may not be made again a fact of its own says so
-                self._let_go.add(call.id)
+            if event.released:  # of a call that may not be made again a fact of its own says so
+                self._released.add(call.id)
             else:
                 call.unknown = True
         if asking is not None:
@@ -306,7 +303,7 @@ class _Building:
         if asking is not None:
             doing.append("the model was being asked")
         what = f" while {' and '.join(doing)}" if doing else ""
-        if let_go:
+        if event.released:
             self.mark("interrupted", at, f"the run was released{what}, and resumed", seconds=pause)
             return
         end = "had lost the run" if before == event.worker else "was gone"
@@ -396,8 +393,8 @@ class _Building:
             text = f"{event.name} is covered by the standing grant {event.standing}"
             self.mark("approval", at, text, by=event.granted_by, call_id=event.call_id)
         call.starts.append(at)
-        if call.id in self._let_go:
-            self._let_go.discard(call.id)
+        if call.id in self._released:
+            self._released.discard(call.id)
             call.resumed += 1
         call.unknown, call.lost = False, ""
         self._under_way[call.id] = call

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from foliot.kernel.run.state import State
 from foliot.resources.definitions.runner import DEFAULT_RUNNER, PREFIX, names_secret
 from foliot.sandbox.base import WORKSPACE, WorkspaceAccess
 
@@ -68,6 +69,11 @@ class RunnerSpec(Struct, frozen=True, omit_defaults=True):
     turn_cost_usd: float | None = None
     sandbox: dict[str, Any] = {}
     operator: bool = False
+
+
+def has_begun_program(state: State) -> bool:
+    """Whether a run is a program that was started: it acts without calling any tool."""
+    return RUNNER in state.spec.extra and bool(state.asks or state.spent.steps)
 
 
 def default_agent_config(agent_key: str) -> dict[str, str]:

@@ -239,12 +239,14 @@ class RunClaimed(Fact, frozen=True, tag="run.claimed"):
     """A worker took the run. What an earlier attempt had under way is over, whether or not it took effect.
 
     `worker` is the process that holds it, `name` what the worker is called; a run outside of tasks has none.
+    `released`: the one that holds it in the journal before had released it in order, and has not died or lost it.
     """
 
     attempt: int
     worker: str = ""
     epoch: int = 0
     name: str = ""
+    released: bool = False
 
 
 class RunWaiting(Fact, frozen=True, tag="run.waiting"):

@@ -120,7 +120,7 @@ def not_run(
 
 
 def stopped_before_acting(call_id: str, name: str) -> ToolFinished:
-    """An agent that was stopped with the run which had asked it, before it had called anything."""
+    """An agent that was stopped with the run which had asked it, before it had called anything. It is no program."""
     message = "the run was cancelled; the agent was stopped before it had called any tool"
     return failed(call_id, name, "cancelled", "cancelled", "run_cancelled", message, "cancelled")
 

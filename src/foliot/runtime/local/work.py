@@ -26,6 +26,7 @@ from foliot.engine.explain.trace import read_trace
 from foliot.engine.explain.why import Explanation, Holder, RunLiveness, explain
 from foliot.engine.live.hub import Interleaved, Live, Recorded
 from foliot.errors import Conflict, InvalidInput, NotFound
+from foliot.kernel.errors import KernelError
 from foliot.kernel.identity import NOBODY, Identity, acting
 from foliot.kernel.messages import Message
 from foliot.kernel.run.codec import decode
@@ -298,19 +299,24 @@ class LocalRuns(_Waking, RunGroup):
 async def as_it_stands(inside: Inside, info: RunInfo) -> RunInfo:
     """Returns a run with its summary as of now: that of one under way is stored when its phase changes.
 
-    One that was let go because it only waits for a run below it waits for what that one does.
+    One that was released because it only waits for a run below it waits for what that one does. One that cannot be
+    read is listed all the same, and so are those above it; `why` and `trace` say what is wrong with it.
     """
-    if info.phase not in ("pending", "running"):
-        return info
-    try:
-        _, state = await inside.runs.load(info.id)
-    except JournalChanged:  # it is listed all the same; `why` and `trace` say what is wrong with it
+    if info.phase not in ("pending", "running") or (state := await _readable(inside, info.id)) is None:
         return info
     summary = summary_of(state)
-    if info.phase == "pending" and (asking := await asking_below(inside, state)):
-        _, below = await inside.runs.load(asking[0])
+    asking = await asking_below(inside, state) if info.phase == "pending" else ()
+    if asking and (below := await _readable(inside, asking[0])) is not None:
         summary["waiting"] = {**summary_of(below).get("waiting", {}), "run": asking[0]}
     return replace(info, summary=summary)
+
+
+async def _readable(inside: Inside, run_id: str) -> State | None:
+    """Loads a run as far as it can be read: it may be gone, changed in the store, or of a newer version."""
+    try:
+        return (await inside.runs.load(run_id))[1]
+    except (NotFound, JournalChanged, KernelError):
+        return None
 
 
 async def asking_below(inside: Inside, state: State) -> tuple[str, ...]:
@@ -332,6 +338,8 @@ async def _asking_in(inside: Inside, child: str) -> tuple[str, ...]:
         _, state = await inside.runs.load(child)
     except NotFound:  # not begun yet: there is a limit to how many go on at once
         return ()
+    except (JournalChanged, KernelError):  # no person can be asked for it
+        return ("",)
     if state.ended is not None:
         return ()
     if state.waiting is not None and not is_short(state.waiting, inside.clock()):

@@ -72,7 +72,8 @@ class Lease(Struct, frozen=True, gc=False):
     """The right to write one journal until `until`. `epoch` is the fence; `key` is the store's short name for it.
 
     `queued`: the run belongs to a task, so letting it go puts it back into the queue, and its end takes it out.
-    `lapsed`: who held the run before did not let it go; None when that is not known. `name` is that of the worker.
+    `released`: whoever wrote the last event has released the run in order, and neither died nor lost it. `name` is that
+    of the worker.
     """
 
     run_id: str
@@ -81,16 +82,8 @@ class Lease(Struct, frozen=True, gc=False):
     worker: str
     until: float
     queued: bool = False
-    lapsed: bool | None = None
+    released: bool = False
     name: str = ""
-
-
-def was_let_go(before: int, epoch: int) -> bool:
-    """Whether who held a run under the epoch `before` had let it go in order when it was taken under this one.
-
-    To let a run go makes an epoch, and so does to take it: of a holder that died only the second is there.
-    """
-    return before > 0 and epoch == before + 2
 
 
 class NewRun(Struct, frozen=True):

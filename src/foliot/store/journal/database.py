@@ -88,8 +88,8 @@ class SqlJournal:
         return None if worker is None else Lease(run.id, key, 1, worker, lease_until or 0.0)
 
     async def claim(self, run_id: str, *, worker: str, now: float, until: float, dead: int | None = None) -> Lease:
-        key, epoch, queued = await self._db.write(claim, run_id, worker, now, until, dead)
-        return Lease(run_id, key, epoch, worker, until, queued)
+        key, epoch, queued, released = await self._db.write(claim, run_id, worker, now, until, dead)
+        return Lease(run_id, key, epoch, worker, until, queued, released)
 
     async def renew(self, leases: Sequence[Lease], *, until: float) -> Renewal:
         return await self._db.write(renew, leases, until)

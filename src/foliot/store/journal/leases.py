@@ -40,11 +40,14 @@ def lock_runs(keys: Sequence[int]) -> Tx[list[Row]]:
     return (yield from rows("run_lock", keys=msgspec.json.encode(list(keys)).decode()))
 
 
-def claim(run_id: str, worker: str, now: float, until: float, dead: int | None) -> Tx[tuple[int, int, bool]]:
-    """Takes a run; returns its key, the new epoch, and whether it is queued. Raises as `Journal.claim`."""
+def claim(run_id: str, worker: str, now: float, until: float, dead: int | None) -> Tx[tuple[int, int, bool, bool]]:
+    """Takes a run; returns its key, the new epoch, and whether it is queued and was `Lease.released`.
+
+    Raises as `Journal.claim`.
+    """
     row = yield from one("run_claim", id=run_id, worker=worker, now=now, until=until, dead=-1 if dead is None else dead)
     if row is not None:
-        return row["key"], row["epoch"], (yield from queue.hold(row["key"], until))
+        return row["key"], row["epoch"], (yield from queue.hold(row["key"], until)), row["left_seq"] > 0
     there = yield from one("run_get", id=run_id)
     if there is None:
         raise NotFound(f"there is no run {run_id!r}", hint="`foliot runs` lists them")

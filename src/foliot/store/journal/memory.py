@@ -48,6 +48,7 @@ class _Run:
     conversation: str = ""
     root: str | None = None
     cancelling: int = 0  # 1 until who drives it has heard that it is to end, then 2
+    left_seq: int = 0  # as the column of this name
 
 
 INPUT: Final = NAMES[InputReceived]
@@ -103,7 +104,7 @@ class MemoryJournal:
         content = {*run.content, *named}
         self._runs[run.id] = _Run(info, list(first), content=content, conversation=conversation, root=run.root)
         self._blobs.update(run.content)
-        return _lease(info) if worker else None
+        return _lease(self._runs[run.id]) if worker else None
 
     async def claim(self, run_id: str, *, worker: str, now: float, until: float, dead: int | None = None) -> Lease:
         run = self._get(run_id)
@@ -112,10 +113,13 @@ class MemoryJournal:
             raise Conflict(f"run {run_id} has ended ({info.phase})")
         if info.lease_until is not None and info.lease_until >= now and info.epoch != dead:
             raise RunHeld(f"run {run_id} is held by {info.worker}")
+        last = len(run.entries)
+        if abs(run.left_seq) != last:
+            run.left_seq = last if info.worker is None else -last
         run.info = msgspec.structs.replace(
             info, phase="running", epoch=info.epoch + 1, worker=worker, lease_until=until, updated_at=now
         )
-        return _lease(run.info)
+        return _lease(run)
 
     async def renew(self, leases: Sequence[Lease], *, until: float) -> Renewal:
         lost: set[str] = set()
@@ -371,5 +375,6 @@ def _asking(runs: Sequence[_Run]) -> list[tuple[RunInfo, list[Entry]]]:
     ]
 
 
-def _lease(info: RunInfo) -> Lease:
-    return Lease(info.id, info.key, info.epoch, info.worker or "", info.lease_until or 0.0)
+def _lease(run: _Run) -> Lease:
+    info = run.info
+    return Lease(info.id, info.key, info.epoch, info.worker or "", info.lease_until or 0.0, released=run.left_seq > 0)

@@ -81,6 +81,9 @@ CREATE INDEX mcp_pin_by_name ON mcp_pin (namespace, name);
 -- looking both up for every event. `root` is the task or the run that it belongs to together with others; a run that
 -- began by itself has none. `conversation` is the id of the first turn of its conversation; a turn refers to the ones
 -- before it, so none is forgotten while a later one is kept. `pin` is what the run is pinned to: see run_pin.
+-- `left_seq` says how whoever wrote the last event came to leave the run: it is the `seq` of that event, and negative where
+-- the run was taken without having been released. The first claim behind an event settles it: later ones may be of
+-- holders that died, or gave the run back, before they had written anything. It is 0 before the first claim.
 -- `cancelling` is 1 once the run was told to end and 2 once who drives it has heard it: nothing is appended in between.
 CREATE TABLE run (
     key          INTEGER PRIMARY KEY,
@@ -101,7 +104,8 @@ CREATE TABLE run (
     root         TEXT,
     conversation TEXT,
     pin          BIGINT NOT NULL,
-    cancelling   SMALLINT
+    cancelling   SMALLINT,
+    left_seq     BIGINT NOT NULL DEFAULT 0
 );
 -- What runs have started: whoever cancels one cancels all below it in the same transaction.
 CREATE INDEX run_by_parent ON run (parent) WHERE parent IS NOT NULL AND parent_seq IS NULL;

@@ -96,7 +96,9 @@ SELECT s.line AS line, s.namespace AS namespace, s.agent AS agent, s.lane AS lan
 
 -- name: queue_take
 -- The first runs of a line. The row of the run is locked with it: who is ending that run right now locks it first.
-SELECT q.run AS run, q.run_id AS run_id, r.phase AS phase, r.lease_until AS lease_until, r.epoch AS epoch
+SELECT q.run AS run, q.run_id AS run_id, r.phase AS phase, r.lease_until AS lease_until, r.epoch AS epoch,
+       CASE WHEN r.left_seq IN (r.last_seq, -r.last_seq) THEN r.left_seq
+            WHEN r.worker IS NULL THEN r.last_seq ELSE -r.last_seq END AS left_seq
   FROM queue AS q JOIN run AS r ON r.key = q.run
  WHERE q.line = :line AND q.held = 0 AND q.due_at <= :now
  ORDER BY q.due_at, q.run LIMIT :count /*skip_locked*/;
@@ -115,7 +117,8 @@ SELECT q.run_id AS run_id, q.namespace AS namespace, q.requirements AS requireme
 
 -- name: queue_claim
 -- Both rows are locked by whoever found them: nobody came in between.
-UPDATE run SET phase = 'running', epoch = :epoch, worker = :worker, lease_until = :until, updated_at = :now
+UPDATE run SET phase = 'running', epoch = :epoch, worker = :worker, lease_until = :until, updated_at = :now,
+       left_seq = :left_seq
  WHERE key = :key;
 
 -- name: queue_orphans
@@ -126,7 +129,8 @@ SELECT q.run AS run FROM queue AS q JOIN run AS r ON r.key = q.run
 
 -- name: queue_claimed
 -- What one claim of a worker took: no other lease of it ends at the very same moment.
-SELECT q.run AS run, q.run_id AS run_id, q.namespace AS namespace, r.epoch AS epoch FROM queue AS q JOIN run AS r ON r.key = q.run
+SELECT q.run AS run, q.run_id AS run_id, q.namespace AS namespace, r.epoch AS epoch,
+       r.left_seq AS left_seq FROM queue AS q JOIN run AS r ON r.key = q.run
  WHERE q.held = 1 AND q.due_at = :until AND r.worker = :identity AND r.lease_until = :until;
 
 -- name: queue_brief

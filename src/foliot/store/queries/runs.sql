@@ -25,10 +25,12 @@ INSERT INTO run_pin (digest, spec, data) VALUES (:digest, :spec, :data) ON CONFL
 -- locks: run *
 -- Under a new epoch, if nobody's lease lives: whoever held the run before is fenced out.
 UPDATE run
-   SET phase = 'running', epoch = epoch + 1, worker = :worker, lease_until = :until, updated_at = :now
+   SET phase = 'running', epoch = epoch + 1, worker = :worker, lease_until = :until, updated_at = :now,
+       left_seq = CASE WHEN left_seq IN (last_seq, -last_seq) THEN left_seq
+                       WHEN worker IS NULL THEN last_seq ELSE -last_seq END
  WHERE id = :id AND phase NOT IN ('succeeded', 'failed', 'cancelled')
    AND (lease_until IS NULL OR lease_until < :now OR epoch = :dead)
-RETURNING key, epoch;
+RETURNING key, epoch, left_seq;
 
 -- name: run_renewable
 -- locks: run keys[]

@@ -189,7 +189,16 @@ async def recall(db: Database, offer: Offer, *, until: float) -> list[tuple[Leas
     found = await db.read("queue_claimed", identity=offer.identity, until=until)
     return [
         (
-            Lease(row["run_id"], row["run"], row["epoch"], offer.identity, until, queued=True, name=offer.name),
+            Lease(
+                row["run_id"],
+                row["run"],
+                row["epoch"],
+                offer.identity,
+                until,
+                queued=True,
+                released=row["left_seq"] > 0,
+                name=offer.name,
+            ),
             row["namespace"],
         )
         for row in found
@@ -268,13 +277,21 @@ def take(
             offer.identity,
             until,
             queued=True,
-            lapsed=row["phase"] == "running",
+            released=row["left_seq"] > 0,
             name=offer.name,
         )
         for row in chosen
     ]
     fields = [
-        {"key": lease.key, "epoch": lease.epoch, "worker": lease.worker, "until": until, "now": now} for lease in leases
+        {
+            "key": lease.key,
+            "epoch": lease.epoch,
+            "worker": lease.worker,
+            "until": until,
+            "now": now,
+            "left_seq": row["left_seq"],
+        }
+        for lease, row in zip(leases, chosen, strict=True)
     ]
     yield from many("queue_claim", fields)
     yield from many("queue_hold", [{"run": lease.key, "until": until} for lease in leases])

@@ -15,13 +15,13 @@ from msgspec import MsgspecError, Struct
 from foliot.bus.base import Transport
 from foliot.common.durations import duration
 from foliot.engine.base import Clock
-from foliot.engine.driver.appends import LeaseClock, append_again, recorded
+from foliot.engine.driver.appends import LeaseClock, append_again, claimed, recorded
 from foliot.engine.driver.doubts import both, doubts_of, noting
 from foliot.engine.driver.journal import JournalFacts, phase_of, told_by
 from foliot.engine.driver.runs import Runs
 from foliot.errors import FoliotError, NotFound, NotHere, Unavailable
 from foliot.kernel.errors import UnknownEvent
-from foliot.kernel.run.events import Event, RunClaimed, RunDeadLettered, RunFailed
+from foliot.kernel.run.events import Event, RunDeadLettered, RunFailed
 from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.run.state import State
 from foliot.store.base import Database
@@ -292,7 +292,7 @@ class TaskPerformer:
                 return
             before = doubts_of(state)
             facts: tuple[Event, ...] = (
-                RunClaimed(state.next_attempt, lease.worker, lease.epoch, lease.name),
+                claimed(state, lease),
                 RunDeadLettered(error.code, error.message),
             )
             entries = [recorded(state, fact, self._clock()) for fact in facts]
