@@ -14,7 +14,7 @@ from foliot.resources.expressions import EACH, Read
 from foliot.resources.problems import Path
 
 Shape: TypeAlias = dict[str, Any]
-_TYPES: Final = {str: "string", bool: "boolean", int: "number", float: "number", type(None): "null"}
+_TYPES: Final[dict[type[Any], str]] = {str: "string", bool: "boolean", int: "number", float: "number", type(None): "null"}
 _DEEPEST: Final = 8
 # Of a schema with more alternatives nothing is said: they multiply with each level.
 _MOST: Final = 256
@@ -27,12 +27,10 @@ def impossible(read: Read, schema: Any, owner: str) -> Iterator[tuple[str, str |
         yield found
         return
     here = shapes_at(schema, read.steps)
-    for wanted, kind in zip(read.wanted, read.types, strict=True):
-        found = _wrong_value(here, wanted, read.said, owner)
-        if found is None and read.root != "route":  # all labels are texts
-            found = _wrong_type(here, kind, read.said, owner)
-        if found:
-            yield found
+    wrong = [_wrong_value(here, wanted, read.said, owner) for wanted in read.wanted]
+    if read.root != "route" and not any(wrong):  # all labels are texts
+        wrong = [_wrong_type(here, each, read.said, owner) for each in dict.fromkeys(read.types)]
+    yield from filter(None, wrong)
     for name in read.holding:
         if here and all(shape.get("type") == "array" for shape in here):
             found = _wrong_value(shapes_at(schema, (*read.steps, EACH)), name, read.said, owner)
@@ -70,12 +68,16 @@ def _wrong_value(here: list[Shape] | None, wanted: str, said: str, owner: str) -
 def _wrong_type(here: list[Shape] | None, wanted: str, said: str, owner: str) -> tuple[str, str | None] | None:
     types: set[str] = set()
     for shape in here or ():
-        said_type: Any = shape.get("type", [_TYPES.get(type(each), "") for each in _values(shape) or ()])
+        said_type: Any = shape.get("type", [_type_of(each) for each in _values(shape) or ()])
         types.update([said_type] if isinstance(said_type, str) else cast("list[str]", said_type) or [""])
     known = {"number" if each == "integer" else each for each in types - {"null"}}
     if not known or wanted in known or "" in known:
         return None
     return f"{said}: {owner} has no {wanted} there", f"it is of type {' or '.join(sorted(known))}"
+
+
+def _type_of(value: object) -> str:
+    return _TYPES.get(type(value), "")
 
 
 def names_in(schema: Any) -> list[str] | None:
