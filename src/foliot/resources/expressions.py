@@ -192,7 +192,7 @@ def _compared(name: str, left: bytes, right: bytes, scope: _Scope) -> Read | Non
     if (path := _path(left, scope)) is not None:
         number, body = _kind(right)
         items = _all(_fields(body), 1) if number == _LIST else []
-        literals = tuple(literal for each in items if (literal := _literal(each)) is not None)
+        literals = tuple(text for each in items if (text := _literal(each)) is not None)
         if number != _LIST or len(literals) < len(items):
             return None
         return Read(*path, wanted=literals, types=tuple(map(_type, items)))

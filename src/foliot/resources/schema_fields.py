@@ -14,7 +14,13 @@ from foliot.resources.expressions import EACH, Read
 from foliot.resources.problems import Path
 
 Shape: TypeAlias = dict[str, Any]
-_TYPES: Final[dict[type[Any], str]] = {str: "string", bool: "boolean", int: "number", float: "number", type(None): "null"}
+_TYPES: Final[dict[type[Any], str]] = {
+    str: "string",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    type(None): "null",
+}
 _DEEPEST: Final = 8
 # Of a schema with more alternatives nothing is said: they multiply with each level.
 _MOST: Final = 256
