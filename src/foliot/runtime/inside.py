@@ -48,6 +48,7 @@ from foliot.runtime.agent import Agent, as_tool, named
 from foliot.runtime.answers import Input, messages_of
 from foliot.runtime.assembly import Assembly
 from foliot.runtime.background import BackgroundRuns, taken
+from foliot.runtime.below import asking_below
 from foliot.runtime.composition import RuntimeParts, compose
 from foliot.runtime.inputs import Inputs
 from foliot.runtime.results import RunFailedError, RunResult, Value, result_of, typed_result
@@ -654,6 +655,11 @@ class Inside:
         except NotFound:
             return False
         return True
+
+    async def only_waits_below(self, run_id: str) -> bool:
+        """Whether all that a run does is to wait for runs below it, which wait for people or a budget."""
+        _, state = await self.runs.load(run_id)
+        return bool(await asking_below(self.runs, state, self.clock()))
 
     def share(self) -> None:
         """Let other processes read along what this runtime drives. Workers do so by themselves."""

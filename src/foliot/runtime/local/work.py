@@ -18,7 +18,6 @@ from foliot.common.suggestions import check_word, read_phases
 from foliot.common.threads import unhurried
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision
-from foliot.engine.budgets.wakeups import is_short
 from foliot.engine.definition.run_options import UNCHANGED, RunOptions
 from foliot.engine.driver.journal import FACT, read_run, summary_of
 from foliot.engine.explain.replay import branch
@@ -33,6 +32,7 @@ from foliot.kernel.run.events import Event, Fork, UnknownDecided
 from foliot.kernel.run.state import Call, State
 from foliot.runtime.agent import Agent
 from foliot.runtime.answers import Answered, Input, Replayed, RunStanding
+from foliot.runtime.below import asking_below
 from foliot.runtime.delegation import children_of
 from foliot.runtime.groups.work import ApprovalGroup, QuestionGroup, RunGroup, Settled, TaskGroup
 from foliot.runtime.inputs import RunInput
@@ -130,7 +130,7 @@ class LocalRuns(_Waking, RunGroup):
             state.spent.tool_calls,
             sum(call.ok for call in trace.calls),
             {call.id: (call.name, call.arguments) for call in state.calls},
-            await asking_below(self._inside, state),
+            await asking_below(self._inside.runs, state, self._inside.clock()),
         )
 
     async def find(self, word: str) -> RunInfo:
@@ -185,7 +185,7 @@ class LocalRuns(_Waking, RunGroup):
     async def why(self, run_id: str) -> Explanation:
         info, state, facts = await read_run(self._inside.runs.journal, run_id)
         signals = await self._inside.runs.journal.signals([run_id]) if info.phase == "waiting" else []
-        asking = await asking_below(self._inside, state)
+        asking = await asking_below(self._inside.runs, state, self._inside.clock())
         holder = _holder(info, self._inside.runs.lease_clock())
         if asking and info.worker == self._inside.runs.worker:
             holder = "nobody"  # this process, which need not stay for that
@@ -307,36 +307,10 @@ async def as_it_stands(inside: Inside, info: RunInfo) -> RunInfo:
     except JournalChanged:  # it is listed all the same; `why` and `trace` say what is wrong with it
         return info
     summary = summary_of(state)
-    if info.phase == "pending" and (asking := await asking_below(inside, state)):
+    if info.phase == "pending" and (asking := await asking_below(inside.runs, state, inside.clock())):
         _, below = await inside.runs.load(asking[0])
         summary["waiting"] = {**summary_of(below).get("waiting", {}), "run": asking[0]}
     return replace(info, summary=summary)
-
-
-async def asking_below(inside: Inside, state: State) -> tuple[str, ...]:
-    """Lists the runs below one that wait for people or a budget, when all that it does is to wait for them."""
-    found: list[str] = []
-    for call in state.calls:
-        if state.ended is not None or call.phase != "running":
-            continue
-        below = [child for each in children_of(state, call) for child in await _asking_in(inside, each)]
-        if not below or "" in below:
-            return ()
-        found += below
-    return tuple(found)
-
-
-async def _asking_in(inside: Inside, child: str) -> tuple[str, ...]:
-    """Lists the runs that wait in a child; a blank one stands for a child that goes on."""
-    try:
-        _, state = await inside.runs.load(child)
-    except NotFound:  # not begun yet: there is a limit to how many go on at once
-        return ()
-    if state.ended is not None:
-        return ()
-    if state.waiting is not None and not is_short(state.waiting, inside.clock()):
-        return (child,)
-    return await asking_below(inside, state) or ("",)
 
 
 async def leave_settled(

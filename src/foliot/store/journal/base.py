@@ -374,6 +374,10 @@ class Journal(Protocol):
         """Lists as `asking` does, of a run and those that belong to it, which have `root` as `NewRun.root` names it."""
         ...
 
+    async def waiting_below(self, root: str) -> list[RunInfo]:
+        """Lists the runs that wait for anything, oldest first, of those that have this `root` (see `asking_below`)."""
+        ...
+
     async def signal(
         self, signal: Signal, *, after: int | None = None, in_transaction: TransactionBody | None = None
     ) -> None:

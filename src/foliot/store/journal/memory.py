@@ -262,6 +262,9 @@ class MemoryJournal:
     async def asking_below(self, run_id: str, root: str) -> list[tuple[RunInfo, list[Entry]]]:
         return _asking([run for run in self._runs.values() if run.info.id == run_id or run.root == root])
 
+    async def waiting_below(self, root: str) -> list[RunInfo]:
+        return [run.info for run in self._runs.values() if run.root == root and run.info.phase == "waiting"]
+
     async def signal(
         self, signal: Signal, *, after: int | None = None, in_transaction: TransactionBody | None = None
     ) -> None:
