@@ -32,6 +32,7 @@ from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.driver.journal import FACT, check_definition, signal
 from foliot.engine.driver.runs import Runs
+from foliot.engine.explain.below import asking_below
 from foliot.engine.explain.replay import Replay, branch, replay
 from foliot.engine.hooks.base import Hook, distinct
 from foliot.engine.live.hub import Live, Reader, Recorded, RunHub
@@ -48,7 +49,6 @@ from foliot.runtime.agent import Agent, as_tool, named
 from foliot.runtime.answers import Input, messages_of
 from foliot.runtime.assembly import Assembly
 from foliot.runtime.background import BackgroundRuns, taken
-from foliot.runtime.below import asking_below
 from foliot.runtime.composition import RuntimeParts, compose
 from foliot.runtime.inputs import Inputs
 from foliot.runtime.results import RunFailedError, RunResult, Value, result_of, typed_result
@@ -659,7 +659,7 @@ class Inside:
     async def only_waits_below(self, run_id: str) -> bool:
         """Whether all that a run does is to wait for runs below it, which wait for people or a budget."""
         _, state = await self.runs.load(run_id)
-        return bool(await asking_below(self.runs, state, self.clock()))
+        return bool(await asking_below(self.runs.journal, state, self.clock()))
 
     def share(self) -> None:
         """Let other processes read along what this runtime drives. Workers do so by themselves."""

@@ -20,6 +20,7 @@ from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision
 from foliot.engine.definition.run_options import UNCHANGED, RunOptions
 from foliot.engine.driver.journal import FACT, read_run, summary_of
+from foliot.engine.explain.below import asking_below
 from foliot.engine.explain.replay import branch
 from foliot.engine.explain.trace import read_trace
 from foliot.engine.explain.why import Explanation, Holder, RunLiveness, explain
@@ -32,7 +33,6 @@ from foliot.kernel.run.events import Event, Fork, UnknownDecided
 from foliot.kernel.run.state import Call, State
 from foliot.runtime.agent import Agent
 from foliot.runtime.answers import Answered, Input, Replayed, RunStanding
-from foliot.runtime.below import asking_below
 from foliot.runtime.delegation import children_of
 from foliot.runtime.groups.work import ApprovalGroup, QuestionGroup, RunGroup, Settled, TaskGroup
 from foliot.runtime.inputs import RunInput
@@ -130,7 +130,7 @@ class LocalRuns(_Waking, RunGroup):
             state.spent.tool_calls,
             sum(call.ok for call in trace.calls),
             {call.id: (call.name, call.arguments) for call in state.calls},
-            await asking_below(self._inside.runs, state, self._inside.clock()),
+            await asking_below(self._inside.runs.journal, state, self._inside.clock()),
         )
 
     async def find(self, word: str) -> RunInfo:
@@ -185,7 +185,7 @@ class LocalRuns(_Waking, RunGroup):
     async def why(self, run_id: str) -> Explanation:
         info, state, facts = await read_run(self._inside.runs.journal, run_id)
         signals = await self._inside.runs.journal.signals([run_id]) if info.phase == "waiting" else []
-        asking = await asking_below(self._inside.runs, state, self._inside.clock())
+        asking = await asking_below(self._inside.runs.journal, state, self._inside.clock())
         holder = _holder(info, self._inside.runs.lease_clock())
         if asking and info.worker == self._inside.runs.worker:
             holder = "nobody"  # this process, which need not stay for that
@@ -307,7 +307,7 @@ async def as_it_stands(inside: Inside, info: RunInfo) -> RunInfo:
     except JournalChanged:  # it is listed all the same; `why` and `trace` say what is wrong with it
         return info
     summary = summary_of(state)
-    if info.phase == "pending" and (asking := await asking_below(inside.runs, state, inside.clock())):
+    if info.phase == "pending" and (asking := await asking_below(inside.runs.journal, state, inside.clock())):
         _, below = await inside.runs.load(asking[0])
         summary["waiting"] = {**summary_of(below).get("waiting", {}), "run": asking[0]}
     return replace(info, summary=summary)
