@@ -169,6 +169,7 @@ async def test_that_a_sub_agent_waits_for_a_person_is_told_of_its_task(offices: 
     stream = office.watch()
     await stream.begun()
     await office.runtime.inside.tasking.tasks.accept(Command("agent", "chief", name="led", message="go"))
+    await stream.until("added", "led", "Pending")
     work = asyncio.create_task(office.work())
     await stream.until("updated", "led", "Waiting")
     (question,) = await office.runtime.inside.questions.open("default")

@@ -44,7 +44,9 @@ async def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
             document, problems = validate_document({"kind": kind, "metadata": {"name": name}, "spec": spec})
             assert document is not None, problems
             await opened.resources.apply([document])
-        worker = asyncio.create_task(opened.inside.tasking.worker(Offer("w", opened.inside.runs.worker, 8)).run())
+        worker = asyncio.create_task(
+            opened.inside.tasking.worker(Offer("w", opened.inside.runs.worker, capacity=8)).run()
+        )
         yield opened
         worker.cancel()
         await asyncio.wait([worker])

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeGuard
 
 from msgspec import Struct
 
@@ -393,7 +393,7 @@ def _in_order(items: Sequence[Live], seq: int) -> list[Live] | None:
     return kept
 
 
-def _is_for_people(event: ChatEvent) -> bool:
+def _is_for_people(event: ChatEvent) -> TypeGuard[WaitingEvent]:
     return isinstance(event, WaitingEvent) and event.reason in _BY_PEOPLE
 
 
