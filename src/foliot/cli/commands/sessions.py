@@ -205,13 +205,9 @@ async def _state(client: Client, session: Session) -> str:
     turn = stands.info
     if turn.phase in TERMINAL:
         return state
-    return (
-        "waiting"
-        if turn.phase == "waiting" or stands.asking
-        else "interrupted"
-        if interrupted(turn, time())
-        else "working"
-    )
+    if turn.phase == "waiting" or stands.asking:
+        return "waiting"
+    return "interrupted" if interrupted(turn, time()) else "working"
 
 
 async def _show(id: str, *, in_json: bool) -> int:
