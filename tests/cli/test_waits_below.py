@@ -135,6 +135,26 @@ def test_a_run_that_waits_for_a_person_below_is_no_crash(foliot: Foliot, waiting
     assert "released while agent:cashier was under way, and resumed" in told
 
 
+def test_a_task_that_waits_for_a_person_below_says_so_and_for_what(foliot: Foliot, tmp_path: Path) -> None:
+    (tmp_path / "team.yaml").write_text(MANIFEST)
+    (tmp_path / "till.py").write_text(TOOLS)
+    assert foliot("apply", "-f", "team.yaml").code == 0
+    said = foliot("task", "run", "boss", "Go.", "--name", "t1")
+    assert said.code == 8, said.err
+    approval = foliot("approvals", "list", "-o", "name").out.strip()
+    assert f"foliot approvals approve {approval}" in said.err
+    row = next(line for line in foliot("task", "list").out.splitlines() if "t1" in line)
+    assert "WaitingApproval" in row
+    why = foliot("why", "t1").out
+    assert "at work" not in why
+    assert f"foliot approvals approve {approval}" in why
+    assert foliot("task", "list", "--phase", "running", "-o", "name").out == ""
+    assert foliot("task", "list", "--phase", "waiting", "-o", "name").out.strip().endswith("t1")
+    foliot("approvals", "approve", approval)
+    said = foliot("task", "wait", "t1", "--here")
+    assert (said.code, said.out) == (0, "The cashier says: 900 euros.\n")
+
+
 def test_of_a_process_that_died_it_is_still_said(foliot: Foliot, waiting: str, tmp_path: Path) -> None:
     """Let go and died are told apart by what the store keeps, not by what both look like."""
     script = "import os, sys; from foliot.cli.watch import run; run._tell_wait = lambda *a: os._exit(9)\n"

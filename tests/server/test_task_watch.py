@@ -155,6 +155,30 @@ async def test_tasks_are_told_as_they_come_change_and_go(offices: list[Office]) 
     await stream.close()
 
 
+async def test_that_a_sub_agent_waits_for_a_person_is_told_of_its_task(offices: list[Office]) -> None:
+    office = offices[0]
+    script = [{"call": {"ask_user": {"question": "Which?"}}}, {"say": "done"}]
+    chief = [{"call": {"agent:asker": {"input": "ask"}}}, {"say": "{last_result}"}]
+    declared = [
+        *(document("ModelEndpoint", name, {"provider": "scripted", "default_model": "m", "script": turns})
+          for name, turns in (("asking", script), ("leading", chief))),
+        document("Agent", "asker", {"model_ref": "asking", "prompt": "Ask.", "tools": ["ask_user"]}),
+        document("Agent", "chief", {"model_ref": "leading", "prompt": "Lead.", "tools": ["agent:asker"]}),
+    ]  # fmt: skip
+    await office.runtime.inside.resources.write([Put(each) for each in declared])
+    stream = office.watch()
+    await stream.begun()
+    await office.runtime.inside.tasking.tasks.accept(Command("agent", "chief", name="led", message="go"))
+    await stream.until("added", "led", "Pending")
+    work = asyncio.create_task(office.work())
+    await stream.until("updated", "led", "Waiting")
+    (question,) = await office.runtime.inside.questions.open("default")
+    await office.runtime.inside.answer_question(question.run_id, question.call_id, "this", by="me")
+    await stream.until("updated", "led", "Succeeded")
+    await work
+    await stream.close()
+
+
 async def test_a_stream_goes_on_in_another_process_with_only_what_changed(offices: list[Office]) -> None:
     here, there = offices
     await here.accept("a")

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -432,6 +433,134 @@ async def test_a_stream_that_pauses_ends_when_a_person_is_asked_and_can_be_gone_
     rest = [e async for e in rt.inside.chat.watch(session.id, identity=ANN, after=events[-1].place, follow=False)]
     assert [each.status for each in only(rest, ToolEvent) if each.place] == ["error"]
     assert end_of(rest).status == "answered"
+
+
+# --- sub-agents ------------------------------------------------------------------------------------------------------
+
+
+@tool(effect="once")
+def pay_at(shop: str) -> str:
+    """Pays, and may not come back to say so."""
+    if shop == "nowhere":
+        raise ConnectionResetError("the line is dead")
+    return f"paid at {shop}"
+
+
+async def session_with_a_buyer(rt: Runtime, *asks: Any) -> Session:
+    """A session whose agent has another one buy something, which does what is given first."""
+    await needs_approval(rt, "pay_at")
+    script = [*asks, {"say": "{last_result}"}]
+    rt.inside.know(Agent("buyer", model=ScriptedModel(script), tools=["ask_user", pay_at]))
+    order = {"call": {"agent:buyer": {"input": "Buy it."}}}
+    return await session_of(rt, [order, {"say": "So: {last_result}"}], tools=["agent:buyer"])
+
+
+ASKS_WHERE = {"call": {"ask_user": {"question": "Which shop?"}}}
+
+
+async def decided(rt: Runtime, event: WaitingEvent) -> None:
+    """Decides what a run asks, one after the other."""
+    for ask in event.asks:
+        if ask.kind == "question":
+            await rt.inside.answer_question(event.run, ask.call_id, "the corner", by="ann")
+        elif ask.kind == "approval":
+            await rt.inside.decide_approval(ask.id, "approve", by="ann", digest=ask.digest)
+        else:
+            await rt.inside.settle_call(event.run, ask.call_id, "happened", result="paid after all", by="ann")
+
+
+async def test_what_a_sub_agent_asks_is_told_to_every_reader_once_for_each_state(rt: Runtime) -> None:
+    session = await session_with_a_buyer(rt, ASKS_WHERE, {"call": {"pay_at": {"shop": "nowhere"}}})
+    said = asyncio.create_task(told(rt, session))
+    asked: list[str] = []
+    seen: list[ChatEvent] = []
+    async with asyncio.timeout(60), aclosing(rt.inside.chat.watch(session.id, identity=ANN)) as events:
+        async for event in events:
+            seen.append(event)
+            if isinstance(event, WaitingEvent) and event.asks:
+                (ask,) = event.asks
+                asked.append(ask.kind)
+                assert event.run != (await rt.inside.sessions.store.get(session.id)).turn
+                assert not event.place, "of what is not of the turn there is no place"
+                late = [e async for e in _until_asked(rt, session)]
+                assert late[-1] == event, "who joins late is told what is asked now"
+                await decided(rt, event)
+            if isinstance(event, EndEvent):
+                break
+    assert asked == ["question", "approval", "unknown_effect"]
+    assert end_of(seen).text == end_of(await said).text == "So: paid after all"
+    waits = only(seen, WaitingEvent)
+    assert all(one != other for one, other in pairwise(waits))
+    first = durable(seen)[0].place
+    again = [e async for e in rt.inside.chat.watch(session.id, identity=ANN, after=first, follow=False)]
+    assert durable(again) == durable(seen)[1:]
+
+
+async def _until_asked(rt: Runtime, session: Session) -> AsyncIterator[ChatEvent]:
+    async with aclosing(rt.inside.chat.watch(session.id, identity=ANN)) as events:
+        async for event in events:
+            yield event
+            if isinstance(event, WaitingEvent):
+                return
+
+
+async def test_a_stream_pauses_when_a_sub_agent_asks_and_what_is_said_behind_it_too(rt: Runtime) -> None:
+    session = await session_with_a_buyer(rt, {"call": {"pay_at": {"shop": "here"}}})
+    events = await told(rt, session, pauses=True)
+    assert end_of(events).status == "waiting"
+    (waits,) = only(events, WaitingEvent)
+    turn = (await rt.inside.sessions.store.get(session.id)).turn
+    assert waits.run != turn == end_of(events).run
+    behind = await told(rt, session, "And then?", pauses=True)
+    assert only(behind, WaitingEvent) == [waits]
+    assert (end_of(behind).status, end_of(behind).run) == ("waiting", turn)
+    await decided(rt, waits)
+    rest = [e async for e in rt.inside.chat.watch(session.id, identity=ANN, follow=False)]
+    assert only(rest, EndEvent)[0].text == "So: paid at here"
+
+
+async def session_with_one_that_asks_and_one_at_work(rt: Runtime, go_on: asyncio.Event) -> Session:
+    async def answer(_: ModelRequest) -> str:
+        await go_on.wait()
+        return "built"
+
+    for name, script in (("asker", [ASKS_WHERE, {"say": "x"}]), ("builder", answer)):
+        rt.inside.know(Agent(name, model=ScriptedModel(script), tools=["ask_user"]))
+    both = [{"agent:asker": {"input": "ask"}}, {"agent:builder": {"input": "build"}}]
+    return await session_of(rt, [{"call": both}, {"say": "done"}], tools=["agent:asker", "agent:builder"])
+
+
+async def test_a_stream_pauses_only_when_no_sub_agent_is_at_work(rt: Runtime) -> None:
+    go_on = asyncio.Event()
+    session = await session_with_one_that_asks_and_one_at_work(rt, go_on)
+    chat = rt.inside.chat.chat(session.id, "go", identity=ANN, pauses=True)
+    seen: list[ChatEvent] = []
+    async with asyncio.timeout(60), aclosing(chat) as events:
+        async for event in events:
+            seen.append(event)
+            if isinstance(event, WaitingEvent):
+                assert [each.question for each in event.asks] == ["Which shop?"]
+                go_on.set()
+    assert len(only(seen, WaitingEvent)) == 1, "it is told at once, and once"
+    assert end_of(seen).status == "waiting"
+
+
+async def test_that_a_sub_agent_asks_nothing_any_more_is_told(rt: Runtime) -> None:
+    go_on = asyncio.Event()
+    session = await session_with_one_that_asks_and_one_at_work(rt, go_on)
+    said = asyncio.create_task(told(rt, session, "go"))
+    waits: list[WaitingEvent] = []
+    async with asyncio.timeout(60), aclosing(rt.inside.chat.watch(session.id, identity=ANN)) as events:
+        async for event in events:
+            if isinstance(event, WaitingEvent):
+                waits.append(event)
+                if event.asks:
+                    await decided(rt, event)
+                else:
+                    break
+    go_on.set()
+    assert waits[-1] == WaitingEvent(waits[0].run, reason="")
+    assert end_of(await said).text == "done"
 
 
 async def needs_approval(rt: Runtime, tool: str) -> None:

@@ -32,6 +32,7 @@ from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.driver.journal import FACT, check_definition, signal
 from foliot.engine.driver.runs import Runs
+from foliot.engine.explain.below import asking_below
 from foliot.engine.explain.replay import Replay, branch, replay
 from foliot.engine.hooks.base import Hook, distinct
 from foliot.engine.live.hub import Live, Reader, Recorded, RunHub
@@ -654,6 +655,11 @@ class Inside:
         except NotFound:
             return False
         return True
+
+    async def only_waits_below(self, run_id: str) -> bool:
+        """Whether all that a run does is to wait for runs below it, which wait for people or a budget."""
+        _, state = await self.runs.load(run_id)
+        return bool(await asking_below(self.runs.journal, state, self.clock()))
 
     def share(self) -> None:
         """Let other processes read along what this runtime drives. Workers do so by themselves."""

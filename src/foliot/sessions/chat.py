@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeGuard
 
 from msgspec import Struct
 
@@ -26,6 +26,7 @@ from foliot.kernel.messages import Message
 from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import InputReceived, RunCreated
 from foliot.sessions.base import TurnOptions
+from foliot.sessions.below import AsksBelow
 from foliot.sessions.chat_events import (
     ChatEvent,
     ChatPlace,
@@ -77,6 +78,10 @@ class LiveRuns(Protocol):
 
     async def is_asked(self, namespace: str, approval: str) -> bool:
         """Whether there is an approval of this name by now, for people to decide."""
+        ...
+
+    async def only_waits_below(self, run_id: str) -> bool:
+        """Whether all that a run does is to wait for runs below it, which wait for people or a budget."""
         ...
 
 
@@ -161,10 +166,12 @@ class Chat:
                 if not pauses:
                     await self._idle.changed(seen, within=LOOK_AFTER)
                     continue
-                if (event := await self._waits(session)) is not None:
-                    # What is said waits behind a turn that waits for a person.
+                turn, asked = await self._waits(session)
+                for event in asked:
                     yield event
-                    yield EndEvent(event.run, event.place, status="waiting", message=event.message)
+                if asked:
+                    # What is said waits behind a turn that waits for a person.
+                    yield EndEvent(turn, asked[-1].place, status="waiting", message=asked[-1].message)
                     return
                 await next_change()
                 continue
@@ -173,30 +180,44 @@ class Chat:
                 async for event in events:
                     if not isinstance(event, EndEvent):
                         yield event
-                        if pauses and isinstance(event, WaitingEvent) and event.reason in _BY_PEOPLE:
+                        if pauses and event.run == followed and _is_for_people(event):
                             yield EndEvent(followed, event.place, status="waiting", message=event.message)
                             return
                         continue
+                    if event.status == "waiting":  # the stream pauses
+                        yield event
+                        return
                     # A turn may end before it has taken in what it was told: then the next one answers that.
                     said = await self._input(session, seq)
                     if said.status == "consumed" and said.run_id == followed:
                         yield event
                         return
 
-    async def _waits(self, session: Session) -> WaitingEvent | None:
-        """Returns what the turn at work asks people, when it waits for them."""
+    async def _waits(self, session: Session) -> tuple[str, list[WaitingEvent]]:
+        """Returns the turn at work, and what it and the runs below it ask people, when it waits for them."""
         run_id = (await self.sessions.store.get(session.id)).turn
-        if not run_id or (await self._journal.get(run_id)).phase != "waiting":
-            return None
-        story = TurnStory(run_id, mask=lambda arguments: shown(arguments, self._masker))
+        if not run_id:
+            return "", []
+        if (await self._journal.get(run_id)).phase != "waiting":
+            below = AsksBelow(self._journal, session.place.namespace, run_id, mask=self._mask)
+            asked = [event for event in await below.changes() if _is_for_people(event)]
+            if not asked or not await self._runs.only_waits_below(run_id):
+                return run_id, []
+            for event in asked:
+                await self._can_be_decided(session, event)
+            return run_id, asked
+        story = TurnStory(run_id, mask=self._mask)
         last: ChatEvent | None = None
         while entries := await self._journal.read(run_id, after=story.seq, limit=PAGE):
             for each in entries:
                 last = [last, *story.events(Recorded(run_id, each.seq, each.at, decode(each.data)))][-1]
-        if not isinstance(last, WaitingEvent) or last.reason not in _BY_PEOPLE:
-            return None
+        if not isinstance(last, WaitingEvent) or not _is_for_people(last):
+            return run_id, []
         await self._can_be_decided(session, last)
-        return last
+        return run_id, [last]
+
+    def _mask(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        return shown(arguments, self._masker)
 
     async def watch(
         self,
@@ -243,14 +264,17 @@ class Chat:
         """Yields the events of one turn from `start` on, up to its end. Raises `NotFound` for another session's run.
 
         `number` is that of an input which may be among those that the turn began with: then all of it is told. With
-        `pauses` it is told as well what the turn has asked people before, as long as it waits for them.
+        `pauses` it is told as well what the turn has asked people before, as long as it waits for them. When it only
+        waits for runs below it that ask people, the last event is then an `end` of status `waiting`.
         """
         asked: WaitingEvent | None = None
-        story = TurnStory(run_id, mask=lambda arguments: shown(arguments, self._masker))
+        story = TurnStory(run_id, mask=self._mask)
+        below = AsksBelow(self._journal, session.place.namespace, run_id, mask=self._mask)
         telling = not start.input
-        async with aclosing(self._lived(run_id)) as batches:
+        async with aclosing(self._lived(run_id, below)) as batches:
             async for items in batches:
                 for item in items:
+                    below.take(item)
                     fact = item.event if isinstance(item, Recorded) else None
                     if isinstance(fact, RunCreated):
                         if fact.session != session.id:
@@ -274,9 +298,21 @@ class Chat:
                 if pauses and asked is not None and (await self._journal.get(run_id)).phase == "waiting":
                     await self._can_be_decided(session, asked)
                     yield asked
+                if not below.is_due():
+                    continue
+                for event in await below.changes():
+                    await self._can_be_decided(session, event)
+                    yield event
+                waits = [event for event in below.open if _is_for_people(event)] if pauses else []
+                if waits and await self._runs.only_waits_below(run_id):
+                    yield EndEvent(run_id, status="waiting", message=waits[-1].message)
+                    return
 
-    async def _lived(self, run_id: str) -> AsyncGenerator[Sequence[Live]]:
-        """Yields what is recorded of a run from its first fact on, and pieces among it, as it happens."""
+    async def _lived(self, run_id: str, below: AsksBelow) -> AsyncGenerator[Sequence[Live]]:
+        """Yields what is recorded of a run from its first fact on, and pieces among it, as it happens.
+
+        When runs `below` it may ask something, also nothing, whenever something may have happened in the store.
+        """
         stirred = asyncio.Event()
         with self._runs.watch(run_id, elsewhere=True) as reader:
             reader.call(stirred.set)
@@ -307,7 +343,10 @@ class Chat:
                         empty = 0
                         await self._journal.get(run_id)
                 if here and self._runs.drives(run_id):
-                    await _within(stirred, LOOK_AFTER)
+                    if below.may_be:
+                        await self._runs.changed(stirred, next_change)
+                    else:
+                        await _within(stirred, LOOK_AFTER)
                     here = self._runs.drives(run_id) or stirred.is_set()
                 else:
                     here = False
@@ -352,6 +391,10 @@ def _in_order(items: Sequence[Live], seq: int) -> list[Live] | None:
             seq = item.seq
         kept.append(item)
     return kept
+
+
+def _is_for_people(event: ChatEvent) -> TypeGuard[WaitingEvent]:
+    return isinstance(event, WaitingEvent) and event.reason in _BY_PEOPLE
 
 
 def _was_read(place: ChatPlace | None, event: ChatEvent) -> bool:

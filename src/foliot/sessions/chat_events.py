@@ -233,7 +233,11 @@ class ChatAsk(Struct, frozen=True, omit_defaults=True):
 
 
 class WaitingEvent(_ChatEvent, frozen=True, tag="waiting", kw_only=True):
-    """The turn waits: for people (`asks`), or for a budget. The stream goes on as soon as the turn does."""
+    """The turn waits: for people (`asks`), or for a budget. The stream goes on as soon as the turn does.
+
+    `run` may be one below the turn, a sub-agent for example: it is decided for that one. Such an event has no place. It
+    tells what is asked now, again when that changes, and with a blank `reason` that this run waits no more.
+    """
 
     reason: str
     message: str = ""

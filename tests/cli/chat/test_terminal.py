@@ -61,6 +61,8 @@ SCRIPT = {
         {"when": {"input": "colour"}, "call": {"ask_user": {"question": f"Which?{EVIL}", "choices": ["red", "blue"]}}},
         {"when": {"input": "colour"}, "say": "It is {last_result}."},
         {"when": {"input": "stall"}, "after": "1h", "say": "late"},
+        {"when": {"input": "order"}, "call": {"agent:buyer": {"input": "Buy."}}},
+        {"when": {"input": "order"}, "say": "The buyer says: {last_result}"},
         {"when": {"input": "picture"}, "call": {"draw": {}}},
         {"when": {"input": "picture"}, "say": "There it is."},
         {"when": {"input": "evil"}, "say": EVIL, "call": {"evil": {}}},
@@ -68,6 +70,11 @@ SCRIPT = {
     ],
     "otherwise": "You said: {input}",
 }
+BUYER = [
+    {"call": {"ask_user": {"question": "Which shop?"}}},
+    {"call": {"pay": {"amount": 7, "note": "{last_result}"}}},
+    {"say": "{last_result}"},
+]
 
 
 def document(kind: str, name: str, spec: dict[str, object]) -> dict[str, object]:
@@ -76,6 +83,8 @@ def document(kind: str, name: str, spec: dict[str, object]) -> dict[str, object]
 
 MANIFESTS = [
     document("ModelEndpoint", "brain", {"provider": "scripted", "default_model": "scripted", "script": SCRIPT}),
+    document("ModelEndpoint", "buying", {"provider": "scripted", "default_model": "scripted", "script": BUYER}),
+    document("Agent", "buyer", {"model_ref": "buying", "prompt": "Buy.", "tools": ["pay", "ask_user"]}),
     *(document("Tool", name, {"type": "function", "function": f"desk:{name}"}) for name in ("slow", "evil", "draw")),
     document("Tool", "pay", {"type": "function", "function": "desk:pay", "operation_classes": ["write"]}),
     document(
@@ -89,7 +98,7 @@ MANIFESTS = [
         {
             "model_ref": "brain",
             "prompt": "Work.",
-            "tools": ["slow", "pay", "evil", "draw", "ask_user"],
+            "tools": ["slow", "pay", "evil", "draw", "ask_user", "agent:buyer"],
             "execution": {"on_denied": "tell"},
         },
     ),
@@ -328,6 +337,34 @@ def test_a_question_is_answered_inline(place: Place, start) -> None:
     terminal.wait_for("not one of the choices")
     terminal.enter("2")
     terminal.wait_for("It is blue")
+
+
+def test_what_a_sub_agent_asks_is_shown_and_decided_inline(place: Place, start) -> None:
+    terminal = start("desk")
+    terminal.enter("order")
+    terminal.wait_for("Which shop?")
+    terminal.wait_for("Answer: ")
+    assert " waiting " in place.ask("sessions")
+    terminal.enter("the corner")
+    terminal.wait_for('"note": "the corner"')
+    terminal.wait_for("Allow pay? [y/n]")
+    assert place.paid == []
+    terminal.enter("y")
+    terminal.wait_for("The buyer says: paid 7")
+    assert place.paid == ["7"]
+
+
+def test_a_chat_that_is_opened_later_shows_what_a_sub_agent_asks(place: Place, start) -> None:
+    told = place.foliot("chat", "desk", stdin="order", code=8)
+    assert "foliot answer sub-" in told
+    assert " waiting " in place.ask("sessions")
+    assert "foliot approvals approve" in place.foliot("chat", "desk", stdin="the corner", code=8)
+    terminal = start("desk")
+    terminal.wait_for('"note": "the corner"')
+    terminal.wait_for("Allow pay? [y/n]")
+    terminal.enter("n")
+    terminal.wait_for("The buyer says:")
+    assert place.paid == []
 
 
 def test_a_chat_that_is_killed_goes_on_with_the_turn_at_work(place: Place, start) -> None:

@@ -93,6 +93,17 @@ def test_steering_and_approving_are_the_same_on_a_server(place: Place, start) ->
     assert place.paid == ["5"]
 
 
+def test_what_a_sub_agent_asks_is_decided_the_same_way_on_a_server(place: Place, start) -> None:
+    terminal = start("desk")
+    terminal.enter("order")
+    terminal.wait_for("Answer: ")
+    terminal.enter("the corner")
+    terminal.wait_for("Allow pay? [y/n]")
+    terminal.enter("y")
+    terminal.wait_for("The buyer says: paid 7")
+    assert place.paid == ["7"]
+
+
 def test_a_turn_goes_on_at_the_server_when_its_chat_is_killed(place: Place, server: Server, start) -> None:
     killed = start("desk")
     killed.enter("work")

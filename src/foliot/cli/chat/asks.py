@@ -40,15 +40,22 @@ class Asks:
         self._digest: str | None = None
 
     async def take(self, event: WaitingEvent) -> None:
-        """Takes what a turn asks in the place of what it asked before, and shows the first of it."""
-        self._open = deque((event.run, ask) for ask in event.asks)
-        await self._show()
+        """Takes what a run asks in the place of what it asked before, and shows the first of all that is asked.
 
-    def forget(self) -> None:
-        """Drops what is asked: the turn goes on, or is over."""
-        if self._open:
-            self._open.clear()
-            self._screen.ask(PLAIN, None)
+        What stands on the screen stays there when it is still the first: what is typed to it answers it.
+        """
+        still = [each for each in self._open if each[0] != event.run or each[1] in event.asks]
+        await self._change([*still, *((event.run, ask) for ask in event.asks if (event.run, ask) not in still)])
+
+    async def forget(self, run: str = "") -> None:
+        """Drops what a run asks: it goes on. Without a run all of it: the turn is over."""
+        await self._change([each for each in self._open if run and each[0] != run])
+
+    async def _change(self, asked: list[tuple[str, ChatAsk]]) -> None:
+        shown = self._open[0] if self._open else None
+        self._open = deque(asked)
+        if (asked[0] if asked else None) is not shown:
+            await self._show()
 
     async def answer(self, text: str, asked: object) -> None:
         """Answers the first ask with what was typed; what does not answer it is refused, and nothing is decided.
@@ -66,9 +73,9 @@ class Asks:
             return
         except FoliotError as error:
             self._screen.print(f"{paint('!', fg='yellow')} {one_line(error.message)}")
-        if self._open and self._open[0][1] is ask:
+        if self._open and self._open[0][1] is ask:  # else what stands there now was shown meanwhile
             self._open.popleft()
-        await self._show()
+            await self._show()
 
     async def _decide(self, run: str, ask: ChatAsk, text: str) -> None:
         work, word = self._work, text.lower()
@@ -102,8 +109,10 @@ class Asks:
         self._screen.ask(PLAIN, None)
         match ask.kind:
             case "approval":
-                self._digest = await self._show_approval(ask)
-                seen = self._digest is not None
+                digest = await self._show_approval(ask)
+                if not self._open or self._open[0][1] is not ask:
+                    return  # taken back while it was fetched: the digest is that of what stands there now
+                self._digest, seen = digest, digest is not None
                 prompt = f"Allow {tool}? [y/n] " if seen else f"{tool} cannot be shown. [y: try again/n: deny] "
             case "question":
                 self._screen.print(paint(f"{tool} asks:", bold=True))
@@ -113,8 +122,7 @@ class Asks:
             case "unknown_effect":
                 self._screen.print(paint(f"{tool} may have acted: {one_line(ask.reason, 200)}", fg="yellow"))
                 prompt = "What became of it? [happened/run/fail] "
-        if self._open and self._open[0][1] is ask:  # not taken back while it was fetched
-            self._screen.ask(prompt, object())
+        self._screen.ask(prompt, object())
 
     async def _show_approval(self, ask: ChatAsk) -> str | None:
         """Shows what is to be approved; returns the digest of the arguments, None when they cannot be shown."""

@@ -5,6 +5,7 @@ Used by: `foliot chat` where standard input or output is no terminal, and `folio
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import aclosing
 from typing import Final
 
@@ -34,19 +35,19 @@ async def say_and_print(
         return FAILED
     options = TurnOptions(model=model) if model else None
     chat = client.sessions.chat(session.id, text, mode=mode, key=key, options=options, pauses=True)
-    waiting: WaitingEvent | None = None
+    waiting: dict[str, WaitingEvent] = {}  # by the run: that of the turn, and those below it
     async with aclosing(chat) as events:
         async for event in events:
             if as_json:
                 emit(encode_chat_event(event).decode())
             if isinstance(event, WaitingEvent):
-                waiting = event
+                waiting[event.run] = event
             elif isinstance(event, EndEvent):
-                return _ended(session, event, waiting, as_json=as_json)
+                return _ended(session, event, waiting.values(), as_json=as_json)
     return FAILED
 
 
-def _ended(session: Session, end: EndEvent, waiting: WaitingEvent | None, *, as_json: bool) -> int:
+def _ended(session: Session, end: EndEvent, waiting: Iterable[WaitingEvent], *, as_json: bool) -> int:
     if end.status == "answered":
         if not as_json:
             emit(end.text)
@@ -63,17 +64,17 @@ def _ended(session: Session, end: EndEvent, waiting: WaitingEvent | None, *, as_
     return FAILED
 
 
-def _tell_waiting(session: Session, end: EndEvent, waiting: WaitingEvent | None) -> None:
+def _tell_waiting(session: Session, end: EndEvent, waiting: Iterable[WaitingEvent]) -> None:
     place = session.place.namespace
     where = "" if place == "default" else f" -n {one_line(place)}"
     out(f"The turn waits: {one_line(end.message) or 'for a person'}.", err=True)
-    for ask in waiting.asks if waiting is not None else ():
+    for run, ask in [(event.run, ask) for event in waiting for ask in event.asks]:
         tool = one_line(ask.tool, 60)
         match ask.kind:
             case "approval":
                 out(f"{tool}: foliot approvals approve {one_line(ask.id)}{where}   (or show, deny, edit)", err=True)
             case "question":
-                out(f'{tool}: foliot answer {end.run} {one_line(ask.call_id)} "…"', err=True)
+                out(f'{tool}: foliot answer {run} {one_line(ask.call_id)} "…"', err=True)
             case "unknown_effect":
-                out(f"{tool}: foliot settle {end.run} {one_line(ask.call_id)}", err=True)
+                out(f"{tool}: foliot settle {run} {one_line(ask.call_id)}", err=True)
     out(f"It goes on then; `foliot chat --session {session.id}` shows it.", err=True)

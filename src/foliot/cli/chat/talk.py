@@ -94,7 +94,7 @@ class Talk:
         async with aclosing(self._client.sessions.watch(session.id)) as events:
             async for event in events:
                 if not isinstance(event, WaitingEvent) and not (isinstance(event, ToolEvent) and event.output):
-                    self._asks.forget()
+                    await self._asks.forget("" if isinstance(event, EndEvent) else event.run)
                 if isinstance(event, InputEvent):
                     if self._stopped and not event.id:
                         self._stopped = False
@@ -108,7 +108,8 @@ class Talk:
                 await self._view.show(event)
                 if isinstance(event, WaitingEvent):
                     await self._asks.take(event)
-                    self._spawn(self._client.runs.attend(event.run))
+                    if event.place:  # with a run below stays the one that started it
+                        self._spawn(self._client.runs.attend(event.run))
                 elif isinstance(event, EndEvent):
                     self._interrupted = False
 
@@ -242,7 +243,7 @@ class Talk:
 
     async def _change_to(self, session: Session) -> None:
         await stop_tasks(self._following)
-        self._asks.forget()
+        await self._asks.forget()
         self.session = session
         await self._open()
 

@@ -87,6 +87,8 @@ class ChatView:
                 self._note(f"{counted(replaced, 'message')} are summarized from now on; /history shows all of them")
             case ErrorEvent(message=message, retries=retries):
                 self._error(message, retries)
+            case WaitingEvent(reason=""):  # a run below goes on
+                self._working("working")
             case WaitingEvent(message=message, reason=reason):
                 self._screen.settle()
                 self._working(f"waits: {one_line(message or reason, LONGEST)}")

@@ -199,12 +199,15 @@ async def _state(client: Client, session: Session) -> str:
     if not session.turn:
         return state
     try:
-        turn = (await client.runs.get(session.turn)).info
+        stands = await client.runs.get(session.turn)
     except FoliotError:
         return "working"  # it has ended and is gone by now, or is not ours to see
+    turn = stands.info
     if turn.phase in TERMINAL:
         return state
-    return "waiting" if turn.phase == "waiting" else "interrupted" if interrupted(turn, time()) else "working"
+    if turn.phase == "waiting" or stands.asking:
+        return "waiting"
+    return "interrupted" if interrupted(turn, time()) else "working"
 
 
 async def _show(id: str, *, in_json: bool) -> int:

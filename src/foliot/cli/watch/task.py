@@ -224,10 +224,24 @@ async def _at_work(following: _Following) -> AsyncGenerator[None]:
     finally:
         if following.worker is not None and following.working is not None:
             following.worker.drain()
-            if following.leaving.is_set():
+            if following.leaving.is_set() or await _only_waits(following, following.worker):
                 following.worker.drain()
             await asyncio.gather(following.working, return_exceptions=True)
         await stop_tasks(*following.pumps.values())
+
+
+async def _only_waits(following: _Following, worker: Worker) -> bool:
+    """Whether the task waits, and the worker here has nothing else: its runs that wait for runs below are let go then.
+
+    Other tasks that it has taken may be at work: those have their time to end.
+    """
+    with suppress(FoliotError):
+        info = await following.work.tasks.get(following.name, namespace=following.namespace)
+        if info.phase == "waiting" and following.runtime is not None:
+            inside = following.runtime.inside
+            rows = await inside.tasking.stories.rows(following.namespace, following.name)
+            return worker.current <= sum(row.held and row.worker == inside.runs.worker for row in rows)
+    return False
 
 
 def _watch_writing(following: _Following, happenings: Sequence[Happening]) -> None:

@@ -18,9 +18,9 @@ from foliot.common.suggestions import check_word, read_phases
 from foliot.common.threads import unhurried
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision
-from foliot.engine.budgets.wakeups import is_short
 from foliot.engine.definition.run_options import UNCHANGED, RunOptions
 from foliot.engine.driver.journal import FACT, read_run, summary_of
+from foliot.engine.explain.below import asking_below
 from foliot.engine.explain.replay import branch
 from foliot.engine.explain.trace import read_trace
 from foliot.engine.explain.why import Explanation, Holder, RunLiveness, explain
@@ -131,7 +131,7 @@ class LocalRuns(_Waking, RunGroup):
             state.spent.tool_calls,
             sum(call.ok for call in trace.calls),
             {call.id: (call.name, call.arguments) for call in state.calls},
-            await asking_below(self._inside, state),
+            await asking_below(self._inside.runs.journal, state, self._inside.clock()),
         )
 
     async def find(self, word: str) -> RunInfo:
@@ -186,7 +186,7 @@ class LocalRuns(_Waking, RunGroup):
     async def why(self, run_id: str) -> Explanation:
         info, state, facts = await read_run(self._inside.runs.journal, run_id)
         signals = await self._inside.runs.journal.signals([run_id]) if info.phase == "waiting" else []
-        asking = await asking_below(self._inside, state)
+        asking = await asking_below(self._inside.runs.journal, state, self._inside.clock())
         holder = _holder(info, self._inside.runs.lease_clock())
         if asking and info.worker == self._inside.runs.worker:
             holder = "nobody"  # this process, which need not stay for that
@@ -305,7 +305,8 @@ async def as_it_stands(inside: Inside, info: RunInfo) -> RunInfo:
     if info.phase not in ("pending", "running") or (state := await _readable(inside, info.id)) is None:
         return info
     summary = summary_of(state)
-    asking = await asking_below(inside, state) if info.phase == "pending" else ()
+    waits = info.phase == "pending"
+    asking = await asking_below(inside.runs.journal, state, inside.clock()) if waits else ()
     if asking and (below := await _readable(inside, asking[0])) is not None:
         summary["waiting"] = {**summary_of(below).get("waiting", {}), "run": asking[0]}
     return replace(info, summary=summary)
@@ -317,34 +318,6 @@ async def _readable(inside: Inside, run_id: str) -> State | None:
         return (await inside.runs.load(run_id))[1]
     except (NotFound, JournalChanged, KernelError):
         return None
-
-
-async def asking_below(inside: Inside, state: State) -> tuple[str, ...]:
-    """Lists the runs below one that wait for people or a budget, when all that it does is to wait for them."""
-    found: list[str] = []
-    for call in state.calls:
-        if state.ended is not None or call.phase != "running":
-            continue
-        below = [child for each in children_of(state, call) for child in await _asking_in(inside, each)]
-        if not below or "" in below:
-            return ()
-        found += below
-    return tuple(found)
-
-
-async def _asking_in(inside: Inside, child: str) -> tuple[str, ...]:
-    """Lists the runs that wait in a child; a blank one stands for a child that goes on."""
-    try:
-        _, state = await inside.runs.load(child)
-    except NotFound:  # not begun yet: there is a limit to how many go on at once
-        return ()
-    except (JournalChanged, KernelError):  # no person can be asked for it
-        return ("",)
-    if state.ended is not None:
-        return ()
-    if state.waiting is not None and not is_short(state.waiting, inside.clock()):
-        return (child,)
-    return await asking_below(inside, state) or ("",)
 
 
 async def leave_settled(

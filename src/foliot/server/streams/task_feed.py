@@ -161,7 +161,10 @@ class TaskFeed:
         also = keys_array(self._at_work)
         rows = await self._database.read("task_feed_marks", floor=floor, also=also)
         marks = {
-            int(row["key"]): (row["revision"], row["archived"], row["live"], int(row["seq"]), int(row["epochs"]))
+            int(row["key"]): (
+                *(row["revision"], row["archived"], row["live"]),
+                *(int(row["seq"]), int(row["epochs"]), int(row["waits"])),
+            )
             for row in rows
         }
         changed = [key for key, mark in marks.items() if self._marks.get(key) != mark]

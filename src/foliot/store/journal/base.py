@@ -367,6 +367,10 @@ class Journal(Protocol):
         """Lists as `asking` does, of a run, those that it has started, and those below them."""
         ...
 
+    async def waiting_below(self, root: str) -> list[RunInfo]:
+        """Lists the runs that wait for anything, oldest first, of those that have this `root` (see `asking_below`)."""
+        ...
+
     async def signal(
         self, signal: Signal, *, after: int | None = None, in_transaction: TransactionBody | None = None
     ) -> None:

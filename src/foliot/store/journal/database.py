@@ -241,6 +241,9 @@ class SqlJournal:
     async def asking_below(self, run_id: str) -> list[tuple[RunInfo, list[Entry]]]:
         return await self._with_asked(await self._db.read("run_asking_below", id=run_id))
 
+    async def waiting_below(self, root: str) -> list[RunInfo]:
+        return [_info(row) for row in await self._db.read("run_waiting_below", root=root)]
+
     async def _with_asked(self, found: Sequence[Row]) -> list[tuple[RunInfo, list[Entry]]]:
         asking: dict[int, tuple[RunInfo, list[Entry]]] = {row["key"]: (_info(row), []) for row in found}
         if asking:

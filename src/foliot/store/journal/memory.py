@@ -270,6 +270,9 @@ class MemoryJournal:
                 below.add(run.info.id)
         return _asking([run for run in self._runs.values() if run.info.id in below])
 
+    async def waiting_below(self, root: str) -> list[RunInfo]:
+        return [run.info for run in self._runs.values() if run.root == root and run.info.phase == "waiting"]
+
     async def signal(
         self, signal: Signal, *, after: int | None = None, in_transaction: TransactionBody | None = None
     ) -> None:

@@ -294,6 +294,16 @@ SELECT run.key AS key, run.id AS id, namespace, agent, phase,
    AND (summary LIKE '%"reason"_"input"%' OR summary LIKE '%"reason"_"approval"%')
  ORDER BY run.key;
 
+-- name: run_waiting_below
+-- Those that wait for anything among the runs that belong to one.
+SELECT key, id, namespace, agent, phase,
+       (SELECT pinned.spec FROM run_pin AS pinned WHERE pinned.key = run.pin) AS spec,
+       epoch, worker, lease_until, created_at, updated_at,
+       parent, parent_seq, labels, summary
+  FROM run
+ WHERE root = :root AND phase = 'waiting'
+ ORDER BY key;
+
 -- name: event_asked
 -- reads: many
 -- What runs (a JSON array of keys) have asked and were answered, and what says in which step they are and since when

@@ -24,11 +24,13 @@ WITH wanted AS MATERIALIZED (
     UNION SELECT CAST(value AS BIGINT) AS key FROM json_each(:also) AS earlier)
 SELECT w.key AS key, COALESCE(t.revision, 0) AS revision, CASE WHEN t.archived_at IS NULL THEN 0 ELSE 1 END AS archived,
        COUNT(q.run) AS live, COALESCE(SUM(q.held), 0) AS held, COALESCE(SUM(r.last_seq), 0) AS seq,
-       COALESCE(SUM(r.epoch), 0) AS epochs
+       COALESCE(SUM(r.epoch), 0) AS epochs,
+       CASE WHEN COUNT(q.run) = 0 THEN 0 ELSE (SELECT COALESCE(SUM(b.last_seq), 0) FROM run AS b
+            WHERE b.root = t.namespace || '/task/' || t.uid AND b.phase = 'waiting') END AS waits
   FROM wanted AS w LEFT JOIN task AS t ON t.key = w.key
   LEFT JOIN queue AS q ON q.task = w.key
   LEFT JOIN run AS r ON r.key = q.run
- GROUP BY w.key, t.revision, t.archived_at;
+ GROUP BY w.key, t.revision, t.archived_at, t.namespace, t.uid;
 
 -- name: task_feed_waiting
 -- Tasks that were told as not ended, up to :floor, in the order of their keys.

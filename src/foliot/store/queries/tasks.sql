@@ -362,6 +362,21 @@ SELECT q.task AS task, COUNT(*) AS runs, SUM(CASE WHEN r.phase = 'waiting' THEN 
   JOIN run AS r ON r.key = q.run
  GROUP BY q.task;
 
+-- name: task_asking_below
+-- Of these tasks (a JSON array of keys as text): the runs that their runs have started and that wait for people or a budget.
+SELECT t.key AS task, r.id AS id, r.summary AS summary
+  FROM json_each(:tasks) AS wanted JOIN task AS t ON t.key = CAST(wanted.value AS BIGINT)
+  JOIN run AS r ON r.root = t.namespace || '/task/' || t.uid
+ WHERE r.phase = 'waiting' AND r.parent IS NOT NULL AND r.parent_seq IS NULL AND r.summary NOT LIKE '%"owner"_"timer"%'
+ ORDER BY r.key;
+
+-- name: task_live_runs
+-- The runs of these tasks (a JSON array of keys as text) that have not ended.
+SELECT q.task AS task, r.id AS id, r.phase AS phase
+  FROM json_each(:tasks) AS wanted JOIN queue AS q ON q.task = CAST(wanted.value AS BIGINT)
+  JOIN run AS r ON r.key = q.run
+ ORDER BY r.key;
+
 -- name: task_begun
 SELECT 1 AS begun FROM queue AS q JOIN run AS r ON r.key = q.run WHERE q.task = :key AND r.epoch > 0 LIMIT 1;
 

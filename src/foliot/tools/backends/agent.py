@@ -26,6 +26,13 @@ PREFIX: Final = "agent:"
 SPAWNING: Final = frozenset({"spawn_agent", "spawn"})
 DELEGATING: Final = "delegate"
 RUNNING_CODE: Final = "code"
+
+
+def may_start_runs(tool: str) -> bool:
+    """Whether a call of a tool of this name may start other runs."""
+    return tool.startswith(PREFIX) or tool in SPAWNING or tool in (DELEGATING, RUNNING_CODE)
+
+
 INPUT_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",
     "properties": {

@@ -12,9 +12,12 @@ import msgspec
 from foliot.common.cursors import read_key, write_cursor
 from foliot.common.suggestions import read_phases
 from foliot.common.threads import on_thread
-from foliot.errors import InvalidInput, NotFound, ReadTooLong
+from foliot.engine.driver.journal import load_run
+from foliot.engine.explain.below import asking_below
+from foliot.errors import FoliotError, InvalidInput, NotFound, ReadTooLong
 from foliot.kernel.graph.lifecycle import API_PHASES, TASK_PHASES
 from foliot.store.base import Database, Requirement
+from foliot.store.journal.database import SqlJournal
 from foliot.store.key_pages import LONGEST, LONGEST_STRIDE, NEWEST, KeySource, key_source, keys_array, matching_keys
 from foliot.store.resources.selectors import matches_labels
 from foliot.store.tasks import label_hint, label_text
@@ -163,11 +166,47 @@ class TaskList:
         if unfinished:
             rows = await self._db.read("task_live", tasks=keys_array(unfinished))
             live = {row["task"]: row for row in rows}
+            live |= await self._waiting_below(live)
             if without := [key for key in unfinished if key not in live]:
                 # A task without a run that is live may have ended since its row was read.
                 now = {row["key"]: row for row in await self._db.read("task_feed_tasks", keys=keys_array(without))}
                 found = [now.get(row["key"], row) for row in found]
         return await _beside(len(found), _infos, found, live)
+
+    async def _waiting_below(self, live: Mapping[int, Row]) -> dict[int, Row]:
+        """Returns the rows of tasks whose runs only wait, those at work for runs below them that ask people.
+
+        Whether a run does anything else is told by its journal: only those are looked at below which somebody asks.
+        """
+        at_work = [key for key, row in live.items() if row["begun"] and row["waiting"] < row["runs"]]
+        found = await self._db.read("task_asking_below", tasks=keys_array(at_work)) if at_work else []
+        asks = {row["id"]: row["summary"] for row in found}
+        of_task: dict[int, list[Row]] = {row["task"]: [] for row in found}
+        for row in await self._db.read("task_live_runs", tasks=keys_array([*of_task])) if found else ():
+            of_task[row["task"]].append(row)
+        waiting: dict[int, Row] = {}
+        for key, runs in of_task.items():
+            below: list[str] = []
+            for run in runs:
+                if run["phase"] != "waiting":
+                    asking = await self._asking_below(run["id"])
+                    if not asking:
+                        break
+                    below += asking
+            else:
+                told = [asks[run] for run in below if run in asks]
+                own = live[key]["asks"]
+                said = min([*told, *([own] if own else [])], default=None)  # a word about an approval is the first
+                waiting[key] = {**live[key], "waiting": live[key]["runs"], "asks": said}
+        return waiting
+
+    async def _asking_below(self, run_id: str) -> Sequence[str]:
+        journal = SqlJournal(self._db)
+        try:
+            _, state = await load_run(journal, run_id)
+            return await asking_below(journal, state, self._db.clock())
+        except FoliotError:  # it has ended and is gone, or cannot be read: `why` says what is wrong with it
+            return ()
 
 
 def _walks(
@@ -203,7 +242,7 @@ def _in_phases(where: Mapping[str, Any], wanted: Set[str]) -> KeySource:
     """Returns the query that finds the tasks in these phases, of a namespace or of all."""
     stored = wanted - {"waiting"}
     begun = bool(wanted & BEGUN) and not stored >= STORED_LIVE
-    flags = {"begun": int(begun), "held": int(begun and "running" in wanted), "phases": _array(sorted(stored))}
+    flags = {"begun": int(begun), "held": int(begun), "phases": _array(sorted(stored))}
     return KeySource(
         "task_keys_in_phases" if "namespace" in where else "task_keys_in_phases_everywhere", {**where, **flags}
     )

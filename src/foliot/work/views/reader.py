@@ -11,6 +11,7 @@ from foliot.common.threads import unhurried
 from foliot.engine.base import Clock
 from foliot.engine.driver.journal import FACT
 from foliot.engine.driver.runs import Runs
+from foliot.engine.explain.below import asking_below
 from foliot.engine.explain.trace import trace_of
 from foliot.errors import FoliotError
 from foliot.kernel.errors import UnknownEvent
@@ -22,7 +23,7 @@ from foliot.store.tasks import ENDED
 from foliot.work.tasks.base import TaskRecord
 from foliot.work.tasks.service import TaskService
 from foliot.work.views.events import Batch, Happening, Place, RunHappening, TaskHappening, decode_cursor, encode_cursor
-from foliot.work.views.story import LiveRun, RunRow, TaskStory, live_run, tell_story
+from foliot.work.views.story import AskingRun, LiveRun, MessageStory, RunRow, TaskStory, live_run, tell_story
 from foliot.work.views.why import Cause, Surroundings, TaskExplanation, why
 
 PAGE: Final = 500
@@ -118,6 +119,8 @@ class Stories:
     async def why(self, namespace: str, name: str) -> TaskExplanation:
         """Why the task is where it is. Raises `NotFound`."""
         story = await self.of(namespace, name)
+        for each in story.live[:LOOKED_INTO]:
+            each.asking = await self._asking_below(each)
         running: dict[tuple[str, str], int] = {}
         limits = await list_limits(self._db)
         for limit in limits:
@@ -144,6 +147,19 @@ class Stories:
         if story.info.phase in ENDED and story.info.phase != "succeeded":
             told.causes.extend(await self._in_doubt(namespace, name))
         return told
+
+    async def _asking_below(self, each: MessageStory) -> list[AskingRun]:
+        """Returns the runs that a run waits for, when they wait for people and it does nothing else."""
+        if each.run is None or each.live is None or each.run.phase == "waiting":
+            return []
+        _, state = await self._runs.load(each.run.run_id)
+        found: list[AskingRun] = []
+        for run_id in await asking_below(self._runs.journal, state, self._clock()):
+            _, below = await self._runs.load(run_id)
+            facts = await self._runs.facts(run_id)
+            trace = await unhurried(FACT * len(facts), trace_of, run_id, facts)
+            found.append(AskingRun(run_id, trace, below.spec))
+        return found
 
     async def _in_doubt(self, namespace: str, name: str) -> list[Cause]:
         """Returns the calls of an ended task that may have acted: to be known before it is requeued."""

@@ -17,6 +17,7 @@ from foliot.kernel.graph.advance import GraphState, fold
 from foliot.kernel.graph.lifecycle import MessagePhase
 from foliot.kernel.graph.plan import Plan
 from foliot.kernel.run.events import Event, RunClaimed, RunRetried, RunWaiting, StepStarted
+from foliot.kernel.run.spec import RunSpec
 from foliot.store.journal.base import TERMINAL
 from foliot.work.tasks.base import Command, NewTaskParts, TaskInfo, TaskRecord
 
@@ -91,10 +92,19 @@ class LiveRun(Struct, frozen=True):
         return next((each.worker for each in reversed(self.moments) if each.worker), "")
 
 
+class AskingRun(Struct, frozen=True):
+    """A run below one of a task, a sub-agent for example, that waits for people or a budget."""
+
+    run_id: str
+    trace: Trace
+    spec: RunSpec
+
+
 class MessageStory(Struct):
     """One message, and what became of it. `run` is None for one that waits, or has waited, at a join.
 
-    `live` is there for runs whose journal was looked into, ended ones too.
+    `live` is there for runs whose journal was looked into, ended ones too. `asking` are the runs below it that wait,
+    when all that it does is to wait for them, where they were looked for.
     """
 
     message: t.Envelope
@@ -106,6 +116,7 @@ class MessageStory(Struct):
     ended: t.MessageEnded | None = None
     ended_at: float | None = None
     cut: t.BranchEnded | None = None
+    asking: Sequence[AskingRun] = ()
 
     @property
     def attempts(self) -> int:

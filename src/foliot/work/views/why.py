@@ -54,6 +54,7 @@ CauseKind: TypeAlias = Literal[
 ]
 WIDTH = 160
 SHOWN = 20
+WAITS = "It waits, and nothing of it goes on meanwhile."
 
 
 class Cause(Struct, frozen=True, omit_defaults=True):
@@ -151,10 +152,12 @@ def _headline(story: TaskStory, now: float) -> str:
         case "queued":
             return f"It is queued since {ago} ago; no worker has begun it."
         case "running":
+            if story.live and all(each.asking or (each.run and each.run.phase == "waiting") for each in story.live):
+                return WAITS
             agents = list(dict.fromkeys(each.message.to for each in story.live if each.run and each.run.held))
             return f"It is at work: {', '.join(agents)}." if agents else "It is under way, and nobody is at work on it."
         case "waiting":
-            return "It waits, and nothing of it goes on meanwhile."
+            return WAITS
         case "succeeded":
             took = duration(max(0.0, (info.ended_at or now) - info.created_at))
             return f"It succeeded after {took} and {counted(len(story.messages), 'message')}."
@@ -177,6 +180,8 @@ def _run(
     agent = each.message.to
     if row.phase == "waiting" and not row.held:
         yield from _waiting(each, row, around, now)
+    elif each.asking:
+        yield from _asking(each, now)
     elif row.held or row.phase == "running":
         yield _held(each, row, around, now), [Hint(f"foliot trace {row.run_id}", f"what {agent} has done so far")]
     elif row.due_at is not None and row.due_at > now:
@@ -205,6 +210,15 @@ def _waiting(
     yield _cause("waiting", f"{agent}: {told.headline}", each, until=row.due_at), told.next
     for line in told.chain:
         yield _cause("waiting", line, each, depth=1), []
+
+
+def _asking(each: MessageStory, now: float) -> Iterator[tuple[Cause, Sequence[Hint]]]:
+    for asking in each.asking:
+        told = explain_run(asking.trace, RunLiveness("waiting"), asking.spec, now)
+        text = f"{each.message.to} waits for run {asking.run_id}: {told.headline}"
+        yield Cause("waiting", text, 0, each.message.to, each.message.id, asking.run_id), told.next
+        for line in told.chain:
+            yield Cause("waiting", line, 1, each.message.to, each.message.id, asking.run_id), []
 
 
 def _held(each: MessageStory, row: RunRow, around: Surroundings, now: float) -> Cause:
