@@ -22,7 +22,7 @@ from foliot.engine.limits.shared import SharedTurns
 from foliot.kernel.messages import Message, ModelResponse, Text, Usage
 from foliot.kernel.run.events import Event, ModelDelayed, ModelFailed, RunSucceeded, RunWaiting
 from foliot.kernel.run.spec import RunSpec
-from foliot.resources.rates import GRACE, Declarer, RateLimits
+from foliot.resources.rates import Declarer, RateLimits
 from foliot.resources.validate import validate_document
 from foliot.store.ledger.model_limits import SqlModelLimits
 from foliot.store.open import open_database
@@ -71,12 +71,18 @@ async def test_runs_above_the_limit_all_succeed_in_order(runtime: Runtime) -> No
         return ANSWER
 
     taken: list[float] = []
+    promised: dict[str, float] = {}
+    late = 0.0  # so much later than promised somebody came for a turn: on a busy machine others go first then
     turns = runtime.inside._assembly.models._router.turns
     real = turns.take
 
-    async def take(*args: Any, **more: Any) -> Any:
-        if (turn := await real(*args, **more)).wait <= 0:
+    async def take(key: str, asker: str, *args: Any, **more: Any) -> Any:
+        nonlocal late
+        if (turn := await real(key, asker, *args, **more)).wait <= 0:
             taken.append(turn.at)
+            late = max(late, turn.at - promised.get(asker, turn.at))
+        else:
+            promised[asker] = turns._clock() + turn.wait
         return turn
 
     turns.take = take
@@ -91,8 +97,8 @@ async def test_runs_above_the_limit_all_succeed_in_order(runtime: Runtime) -> No
     by_start = sorted(range(RUNS), key=lambda n: began[f"r{n}"])
     place = {int(text): position for position, text in enumerate(heard)}
     # Those of one window go in any order; nobody is overtaken by a later one.
-    late = GRACE / PER if CHAOS else 0  # a process that is overloaded comes late: then others go first
-    assert max(abs(place[number] - position) for position, number in enumerate(by_start)) <= (2 + late) * REQUESTS
+    most = (2 + late / PER) * REQUESTS
+    assert max(abs(place[number] - position) for position, number in enumerate(by_start)) <= most
     # The limit holds where turns are taken; on the way to the server some are faster than others.
     assert most_in_any_window(taken, PER) <= REQUESTS
     assert len(taken) == RUNS
