@@ -154,7 +154,8 @@ async def archived(fetch: Fetch, tree: WorkspaceTree, left_out: list[str]) -> As
                 member.type, member.linkname, member.mode = tarfile.SYMTYPE, entry.target, 0o777
             else:
                 member.size = entry.size
-            archive.addfile(member)
+            # The header alone: the content follows piece by piece, which `addfile` of Python 3.13 does not take.
+            buffer.write(member.tobuf(tarfile.PAX_FORMAT, str(archive.encoding), archive.errors))
             yield _taken(buffer)
             if entry.kind == "file":
                 async for piece in contents_of(fetch, entry):
