@@ -55,8 +55,16 @@ class Authority:
             .not_valid_before(begin)
             .not_valid_after(begin + 2 * HOUR)
             .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+            # Python 3.13 asks for both, and for what the key of an authority may do.
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
-        if not ca:
+        if ca:
+            may = dict.fromkeys(("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False)
+            may |= dict.fromkeys(("digital_signature", "encipher_only", "decipher_only"), False)
+            usage = x509.KeyUsage(key_cert_sign=True, crl_sign=True, **may)
+            builder = builder.add_extension(usage, critical=True)
+        else:
             use = ExtendedKeyUsageOID.CLIENT_AUTH if client else ExtendedKeyUsageOID.SERVER_AUTH
             names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
             builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
