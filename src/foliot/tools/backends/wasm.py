@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from foliot.kernel.json_texts import MOST_VALUES, has_more_values
+from foliot.kernel.json_texts import MOST_VALUES, deeper_than, has_more_values
 from foliot.sandbox.base import SandboxError
 from foliot.sandbox.wasm import INSTALL, Wasm, WasmFinished, WasmLimits, WasmModule, installed
 from foliot.tools.base import (
@@ -45,6 +45,7 @@ from foliot.tools.isolation import IsolatedCall, Isolation, sandbox_failure
 
 MODE: Final = "wasm"
 VERSION: Final = "v1"
+DEEPEST: Final = 900
 _STDERR_SHOWN: Final = 2000
 
 
@@ -212,6 +213,8 @@ def _response(call: IsolatedCall, data: bytes) -> ToolResponse:
         answer = _answers.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise broken(f"its answer is not what was agreed: {str(error)[:200]}") from None
+    if deeper_than(answer.output, DEEPEST):  # what can be read differs between Pythons
+        raise broken(f"its answer is nested more than {DEEPEST} levels deep")
     if answer.contract_version.strip().lower() != VERSION:
         raise broken(f"it speaks contract {answer.contract_version[:40]!r}, and not {VERSION}")
     status = answer.status.strip().lower()
