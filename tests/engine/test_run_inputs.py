@@ -589,6 +589,22 @@ async def test_after_a_restart_a_run_that_asks_again_is_answered_again(store_url
         assert await ended(rt, "r1") == "succeeded"
 
 
+async def test_a_run_that_is_held_for_a_moment_still_asks(store_url: str) -> None:
+    """Who resumes the run above takes the one that asks, and gives it back when it cannot go on."""
+    async with Runtime(store_url) as rt:
+        await rt.resources.apply(ASKS_BELOW)
+        await rt.runs.start("outer", "go", run_id="r1")
+        (asker_id,) = await asked(rt)
+    async with Runtime(store_url) as rt:
+        journal, now = rt.inside.runs.journal, rt.inside.clock()
+        lease = await journal.claim(asker_id, worker="for a moment", now=now + 3600, until=now + 7200)
+        assert (await journal.get(asker_id)).phase == "running"
+        assert (await rt.runs.say("r1", "Thursday")).answered
+        await journal.append(lease, [], phase="pending")
+        await rt.runs.resume("r1")
+        assert await ended(rt, "r1") == "succeeded"
+
+
 async def test_a_decision_to_end_a_run_below_wakes_nothing_above(store_url: str) -> None:
     """Whoever cancels a run in a command that ends at once does not begin the work of another."""
     async with Runtime(store_url) as rt:

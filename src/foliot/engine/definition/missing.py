@@ -204,25 +204,25 @@ def problems_of(document: Document, parts: Parts, *, suggest: bool = True) -> It
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Judgement:
     """The problems of one document, and the keys of the resources that were looked into to find them."""
 
     problems: list[Problem]
     read: Collection[Key]
 
 
-def judge(documents: Sequence[Document], parts: Parts) -> list[Judged]:
+def judge(documents: Sequence[Document], parts: Parts) -> list[Judgement]:
     """Finds for each stored document what it names and is not there, and fields of conditions that there cannot be.
 
     What was probably meant is said of the first `MOST_TOLD`: looking for it among all names takes its time.
     """
-    found: list[Judged] = []
+    found: list[Judgement] = []
     count = 0
     for document in documents:
         suggest = count < MOST_TOLD
         seen = replace(parts, read=set())
         problems = [*problems_of(document, seen, suggest=suggest)]
-        found.append(Judged(problems, seen.read))
+        found.append(Judgement(problems, seen.read))
         count += len(problems)
     return found
 

@@ -364,7 +364,10 @@ class Journal(Protocol):
         ...
 
     async def asking_below(self, run_id: str) -> list[tuple[RunInfo, list[Entry]]]:
-        """Lists as `asking` does, of a run, those that it has started, and those below them."""
+        """Lists as `asking` does, of a run, those that it has started, and those below them.
+
+        Also one that a process holds just now and that waited before: whether it still asks, its fold says.
+        """
         ...
 
     async def waiting_below(self, root: str) -> list[RunInfo]:

@@ -261,14 +261,14 @@ class MemoryJournal:
             for run in self._runs.values()
             if run.info.key > after and (not namespaces or run.info.namespace in namespaces)
         ]
-        return _asking(chosen)[:limit]
+        return _asking(chosen, "waiting")[:limit]
 
     async def asking_below(self, run_id: str) -> list[tuple[RunInfo, list[Entry]]]:
         below = {run_id}
         for run in self._runs.values():  # a run is stored before those that it starts
             if run.info.is_child and run.info.parent in below:
                 below.add(run.info.id)
-        return _asking([run for run in self._runs.values() if run.info.id in below])
+        return _asking([run for run in self._runs.values() if run.info.id in below], "waiting", "running")
 
     async def waiting_below(self, root: str) -> list[RunInfo]:
         return [run.info for run in self._runs.values() if run.root == root and run.info.phase == "waiting"]
@@ -370,11 +370,11 @@ class MemoryJournal:
             raise NotFound(f"there is no run {run_id!r}") from None
 
 
-def _asking(runs: Sequence[_Run]) -> list[tuple[RunInfo, list[Entry]]]:
+def _asking(runs: Sequence[_Run], *phases: Phase) -> list[tuple[RunInfo, list[Entry]]]:
     return [
         (run.info, [each for each in run.entries if each.type in ASKING])
         for run in runs
-        if run.info.phase == "waiting" and run.info.summary.get("waiting", {}).get("reason") in ("input", "approval")
+        if run.info.phase in phases and run.info.summary.get("waiting", {}).get("reason") in ("input", "approval")
     ]
 
 

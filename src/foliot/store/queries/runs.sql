@@ -281,6 +281,7 @@ SELECT key, id, namespace, agent, phase,
 
 -- name: run_asking_below
 -- The same of one run and of those below it: not of all that have its root, where its siblings and those above it are.
+-- Also one that somebody holds for a moment, to see whether it can go on: its summary is that of when it began to wait.
 WITH RECURSIVE below (key, id) AS (
     SELECT r.key, r.id FROM run AS r WHERE r.id = :id
     UNION
@@ -290,7 +291,7 @@ SELECT run.key AS key, run.id AS id, namespace, agent, phase,
        epoch, worker, lease_until, created_at, updated_at,
        parent, parent_seq, labels, summary
   FROM below AS b CROSS JOIN run
- WHERE run.key = b.key AND phase = 'waiting'
+ WHERE run.key = b.key AND phase IN ('waiting', 'running')
    AND (summary LIKE '%"reason"_"input"%' OR summary LIKE '%"reason"_"approval"%')
  ORDER BY run.key;
 
